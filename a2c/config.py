@@ -1,0 +1,53 @@
+"""Settings of the policy and its training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Algo = Literal["a2c", "ppo"]
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Policy training; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+
+    algo: Algo = "a2c"
+    """Update rule: n-step A2C (the paper's) or PPO on the same rollouts."""
+    n_envs: int = 16
+    """Environments that run side by side."""
+    million_timesteps: float = 10.0
+    """Length of policy training, in million agent steps (four frames each on Atari)."""
+    n_steps: int = 5
+    """Agent steps of each environment per update."""
+    lr: float = 7e-4
+    """Learning rate of the policy at the start."""
+    lr_zero_million_timesteps: float = 10.0
+    """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant."""
+    ent_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    gae_lambda: float = 1.0
+    """Lambda of the advantage estimates; 1 gives n-step returns."""
+    ppo_epochs: int = 4
+    """Passes over each rollout (PPO only)."""
+    ppo_minibatches: int = 8
+    """Minibatches per pass (PPO only)."""
+    policy_network: Literal["nature", "feature_points"] = "nature"
+    """Body for pixel observations: the paper's CNN, or learned feature points."""
+    load_policy_ckpt_dir: str | None = None
+    """Folder with a policy checkpoint to start from."""
+    policy_ckpt_interval: int = 1000
+    """Policy updates between checkpoints."""
+    log_interval: int = 20
+    """Policy updates between points of the TensorBoard curves."""
+
+
+# What differs with `--algo ppo`: the field's common settings of PPO on Atari.
+PPO_DEFAULTS: dict[str, object] = {
+    "n_steps": 128,
+    "lr": 2.5e-4,
+    "lr_zero_million_timesteps": 20.0,
+    "gae_lambda": 0.95,
+}

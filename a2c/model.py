@@ -1,0 +1,114 @@
+"""The policy: a network body, a value head, and a categorical or Gaussian head over actions."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal
+
+import networks
+from envs import EnvInfo
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the updates need to know of a batch of past decisions; every field is (B,)."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+class Policy(nn.Module):
+    """Actor and critic on one body.
+
+    Where the processor has bfloat16 arithmetic, the convolutional body runs as a bfloat16 copy (twice as fast on a
+    small batch and on an update), while the optimiser works on the float32 weights, which are the ones saved.
+
+    Args:
+        info: what the environment shows and takes.
+        network: `nature` or `feature_points` for pixels; vectors always get an MLP.
+    """
+
+    def __init__(self, info: EnvInfo, network: str) -> None:
+        super().__init__()
+        self.body: nn.Module
+        if info.kind == "vector":
+            self.body = networks.MLP(info.observation_shape[0])
+        elif network == "feature_points":
+            self.body = networks.FeaturePoints(info.observation_shape[0])
+        else:
+            self.body = networks.NatureCNN(info.observation_shape[0])
+        n_features = int(self.body.n_features)  # type: ignore[arg-type]
+        self.n_actions, self.action_dim = info.n_actions, info.action_dim
+        self.actor = nn.Linear(n_features, info.n_actions or info.action_dim or 0)
+        self.critic = nn.Linear(n_features, 1)
+        networks.orthogonal_(self.actor, 0.01)  # near-uniform actions at the start
+        networks.orthogonal_(self.critic, 1.0)
+        self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
+        fast = isinstance(self.body, networks.NatureCNN) and networks.cpu_has_bf16()
+        # In a list, so that it is no submodule: never saved, never given to the optimiser.
+        self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
+        for body in (self.body, *self._fast):
+            body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
+        body = self._fast[0] if self._fast else self.body
+        features = body(observations).float()
+        return self.actor(features), self.critic(features).squeeze(-1)
+
+    def distribution(self, head: Tensor) -> Categorical | Independent:
+        """The action distribution that the actor head (B, A) describes."""
+        if self.log_std is None:
+            return Categorical(logits=head, validate_args=False)
+        return Independent(Normal(head, self.log_std.exp(), validate_args=False), 1, validate_args=False)
+
+    @torch.inference_mode()
+    def act(
+        self, observations: np.ndarray, *, deterministic: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,)."""
+        head, values = self(torch.from_numpy(observations))
+        distribution = self.distribution(head)
+        if not deterministic:
+            actions = distribution.sample()
+        else:
+            actions = head.argmax(-1) if self.log_std is None else head
+        return actions.numpy(), distribution.log_prob(actions).numpy(), values.numpy()
+
+    @torch.inference_mode()
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        """Observations (N, ...) -> V (N,)."""
+        values: Tensor = self(torch.from_numpy(observations))[1]
+        return values.numpy()
+
+    def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
+        """Log-probabilities, entropies and values of past decisions under the present weights, with gradients."""
+        head, values = self(observations)
+        distribution = self.distribution(head)
+        return Evaluation(distribution.log_prob(actions), distribution.entropy(), values)
+
+    def collect_gradients(self) -> None:
+        """Moves the gradients of the bfloat16 copy to the float32 weights; call between backward() and step()."""
+        for fast in self._fast:
+            for weight, half in zip(self.body.parameters(), fast.parameters(), strict=True):
+                weight.grad = None if half.grad is None else half.grad.float()
+                half.grad = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copies the float32 weights to the bfloat16 copy; call after every change of the weights."""
+        for fast in self._fast:
+            torch._foreach_copy_(list(fast.parameters()), list(self.body.parameters()))
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().load_state_dict(*args, **kwargs)
+        self.refresh()
+        return result
+

@@ -1,0 +1,211 @@
+"""Runs the policy in its environments: rollouts for the update, segments for the teacher, episode statistics."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from a2c.model import Policy
+from channels import Episode
+from envs import EnvInfo, PreferenceVecEnv
+from pref_db import Segment, encode_frames
+
+
+class Stopwatch:
+    """Seconds spent by part, for the speed curves."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - start
+
+
+@dataclass
+class Rollout:
+    """T steps of N environments; the arrays are overwritten by the next rollout."""
+
+    observations: np.ndarray  # (T + 1, N, ...)
+    actions: np.ndarray  # (T, N) int64 or (T, N, A) float32
+    log_probs: np.ndarray  # (T, N)
+    values: np.ndarray  # (T, N)
+    last_values: np.ndarray  # (N,)
+    rewards: np.ndarray  # (T, N) true rewards, clipped to [-1, 1] for pixel environments as in the paper
+    terminated: np.ndarray  # (T, N)
+    truncated: np.ndarray  # (T, N)
+    valid: np.ndarray  # (T, N) False where the environment was resetting and ignored the action
+
+    @property
+    def n_decisions(self) -> int:
+        return int(self.valid.size)
+
+    def flat_observations(self) -> np.ndarray:
+        """(T * N, ...) observations on which the policy acted; no copy."""
+        acted_on = self.observations[:-1]
+        return acted_on.reshape(-1, *acted_on.shape[2:])
+
+    def flat_actions(self) -> np.ndarray:
+        """(T * N,) or (T * N, A); no copy."""
+        return self.actions.reshape(-1, *self.actions.shape[2:])
+
+
+class SegmentCutter:
+    """Cuts consecutive segments, none of which spans two episodes, from environments 0 .. n - 1.
+
+    What is left at the end of an episode becomes a shorter segment if it has half the length or more.
+    """
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int) -> None:
+        length = info.segment_length
+        self.info, self.n_envs, self.seed, self.length = info, n_envs, seed, length
+        self.stack = info.observation_shape[0] if info.kind == "pixels" else 1
+        if info.kind == "pixels":
+            frames: np.ndarray = np.zeros((n_envs, length + self.stack - 1, *info.observation_shape[1:]), np.uint8)
+        else:
+            frames = np.zeros((n_envs, length, *info.observation_shape), np.float32)
+        self.frames = frames
+        self.actions = np.zeros(
+            (n_envs, length) if info.n_actions else (n_envs, length, info.action_dim or 0),
+            np.int64 if info.n_actions else np.float32,
+        )
+        self.rewards = np.zeros((n_envs, length), np.float32)
+        self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
+        self.filled = np.zeros(n_envs, np.int64)
+
+    def add(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        done: np.ndarray,
+        valid: np.ndarray,
+        views: np.ndarray | None,
+        policy_step: int,
+    ) -> list[Segment]:
+        """Takes one step of all environments; returns the segments that it completed."""
+        n = self.n_envs
+        acting = np.flatnonzero(valid[:n])
+        at = self.filled[acting]
+        if self.stack > 1:
+            first = acting[at == 0]
+            self.frames[first, : self.stack] = observations[first]
+            self.frames[acting, at + self.stack - 1] = observations[acting, -1]
+        else:
+            self.frames[acting, at] = observations[acting].reshape(len(acting), *self.frames.shape[2:])
+        self.actions[acting, at], self.rewards[acting, at] = actions[acting], rewards[acting]
+        if views is not None:
+            for i in acting:
+                self.views[i].append(views[i].copy())
+        self.filled[acting] += 1
+        ended = done[:n] | (self.filled == self.length)
+        segments = [self._segment(i, policy_step) for i in np.flatnonzero(ended) if self.filled[i] * 2 >= self.length]
+        self.filled[ended] = 0
+        for i in np.flatnonzero(ended):
+            self.views[i].clear()
+        return segments
+
+    def _segment(self, i: int, policy_step: int) -> Segment:
+        length = int(self.filled[i])
+        return Segment(
+            env_id=self.info.env_id,
+            observations=self.frames[i, : length + self.stack - 1].copy(),
+            actions=self.actions[i, :length].copy(),
+            rewards=self.rewards[i, :length].copy(),
+            stack=self.stack,
+            policy_step=policy_step,
+            seed=self.seed + i,
+            fps=self.info.fps,
+            view=encode_frames(np.stack(self.views[i])) if self.views[i] else None,
+        )
+
+
+class EpisodeRecorder:
+    """Keeps what a person would have seen of environment 0, compressed frame by frame, until the episode ends."""
+
+    def __init__(self, fps: float) -> None:
+        self.fps, self.frames, self.episode_return = fps, list[bytes](), 0.0
+
+    def add(self, frame: np.ndarray, reward: float, done: bool) -> Episode | None:
+        """Takes one step; returns the episode that it ended."""
+        self.frames.append(encode_frames(frame[None]))
+        self.episode_return += reward
+        if not done:
+            return None
+        episode = Episode(tuple(self.frames), self.episode_return, self.fps)
+        self.frames, self.episode_return = [], 0.0
+        return episode
+
+
+class Runner:
+    """Acts in the environments with the policy, one rollout of T steps at a time."""
+
+    def __init__(
+        self, env: PreferenceVecEnv, info: EnvInfo, policy: Policy, n_steps: int, seed: int, watch: bool, record: bool
+    ) -> None:
+        self.env, self.policy, self.n_steps = env, policy, n_steps
+        self.clip_rewards = info.kind == "pixels"
+        self.watched = watch or record
+        self.cutter = SegmentCutter(info, env.n_watched if watch else env.num_envs, seed)
+        self.recorder = EpisodeRecorder(info.fps) if record else None
+        self.stopwatch = Stopwatch()
+        self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
+        self.n_episodes = 0
+        self._running_returns = np.zeros(env.num_envs, np.float64)
+        shape = (n_steps, env.num_envs)
+        observations, _ = env.reset()
+        action_shape = () if info.n_actions else (info.action_dim or 0,)
+        self.rollout = Rollout(
+            observations=np.empty((n_steps + 1, *observations.shape), observations.dtype),
+            actions=np.zeros((*shape, *action_shape), np.int64 if info.n_actions else np.float32),
+            log_probs=np.zeros(shape, np.float32),
+            values=np.zeros(shape, np.float32),
+            last_values=np.zeros(env.num_envs, np.float32),
+            rewards=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, np.bool_),
+            truncated=np.zeros(shape, np.bool_),
+            valid=np.ones(shape, np.bool_),
+        )
+        self.rollout.observations[n_steps] = observations
+        self._resetting = np.zeros(env.num_envs, np.bool_)
+
+    def collect(self, policy_step: int) -> tuple[Rollout, list[Segment], list[Episode]]:
+        """Runs T steps from where the last rollout ended; returns it with the segments and episodes it completed."""
+        r, segments, episodes = self.rollout, [], []
+        r.observations[0] = r.observations[-1]
+        for t in range(self.n_steps):
+            with self.stopwatch.part("policy"):
+                r.actions[t], r.log_probs[t], r.values[t] = self.policy.act(r.observations[t])
+            views = self.env.watch() if self.watched else None
+            with self.stopwatch.part("environment"):
+                observations, rewards, r.terminated[t], r.truncated[t], _ = self.env.step(r.actions[t])
+            r.observations[t + 1] = observations
+            r.valid[t] = ~self._resetting
+            r.rewards[t] = np.clip(rewards, -1, 1) if self.clip_rewards else rewards
+            self._resetting = r.terminated[t] | r.truncated[t]
+            if self.recorder is not None and views is not None and r.valid[t, 0]:
+                episode = self.recorder.add(views[0], float(rewards[0]), bool(self._resetting[0]))
+                episodes += [episode] if episode else []
+            self._count(rewards)
+            with self.stopwatch.part("segments"):
+                segments += self.cutter.add(
+                    r.observations[t], r.actions[t], r.rewards[t], self._resetting, r.valid[t], views, policy_step
+                )
+        with self.stopwatch.part("policy"):
+            r.last_values = self.policy.values(r.observations[-1])
+        return r, segments, episodes
+
+    def _count(self, rewards: np.ndarray) -> None:
+        """Adds up true rewards; `_resetting` says whose episode has just ended."""
+        self._running_returns += rewards
+        for i in np.flatnonzero(self._resetting):
+            self.finished_returns.append(float(self._running_returns[i]))
+            self.n_episodes += 1
+        self._running_returns[self._resetting] = 0.0

@@ -1,0 +1,255 @@
+"""The policy's process: collects rollouts, rewards them, updates the policy, and hands segments on."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+import checkpoint
+from a2c.config import PolicyConfig
+from a2c.model import Policy
+from a2c.returns import advantages
+from a2c.runner import Rollout, Runner
+from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
+from channels import Channels, Report, offer
+from envs import EnvInfo, env_info, make_vec_env
+
+REPORT_SECONDS = 1.0
+
+
+class Rewarder(Protocol):
+    """What the worker needs of a reward predictor: its own copy, with weights that arrive on the board."""
+
+    def refresh(self) -> int:
+        """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
+
+    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """(B, ...), (B,) -> (B,) normalised predicted rewards."""
+
+
+class RewarderSpec(Protocol):
+    """Builds the copy in the process that uses it."""
+
+    def build(self) -> Rewarder: ...
+
+
+class PolicyWorker:
+    """One `step` is one rollout and, once there are rewards to learn from, one update.
+
+    Without a rewarder the policy learns from the true reward. With one, it only gathers segments until the first
+    weights are published.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        config: PolicyConfig,
+        rewarder: Rewarder | None,
+        channels: Channels,
+        run_dir: Path,
+        *,
+        seed: int,
+        n_watched: int,
+        render_episodes: bool,
+        resume: bool,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.config, self.rewarder, self.channels, self.run_dir = config, rewarder, channels, run_dir
+        self.info: EnvInfo = env_info(env_id)
+        self.policy = Policy(self.info, config.policy_network)
+        self.optimizer = make_optimizer(self.policy, config)
+        self.steps, self.updates, self.dropped_segments = 0, 0, 0
+        self.max_steps = round(config.million_timesteps * 1e6)
+        self._load(resume)
+        env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
+        n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
+        env = make_vec_env(env_id, config.n_envs, env_seed, n_watched=n_shown)
+        self.runner = Runner(
+            env, self.info, self.policy, config.n_steps, env_seed, watch=n_watched > 0, record=render_episodes
+        )
+        self._writer: Any = None
+        self._log_sums: defaultdict[str, float] = defaultdict(float)
+        self._log_mark = (time.monotonic(), self.steps)
+        self._report_mark = (time.monotonic(), self.steps)
+
+    @property
+    def finished(self) -> bool:
+        return self.steps >= self.max_steps
+
+    def step(self) -> bool:
+        """Collects a rollout and learns from it; False if there was nothing to do but wait."""
+        training = self.rewarder is None or self.rewarder.refresh() > 0
+        if not training and self.channels.segments.full():
+            return False  # the teacher has all the clips it can use
+        rollout, segments, episodes = self.runner.collect(self.steps)
+        if self.rewarder is not None:
+            self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
+        for episode in episodes:
+            offer(self.channels.episodes, episode)
+        if training:
+            self._learn(rollout)
+        self._report(training)
+        return True
+
+    def _learn(self, rollout: Rollout) -> None:
+        """One update on the rollout, with the predicted rewards if there is a predictor."""
+        config, stopwatch = self.config, self.runner.stopwatch
+        rewards = rollout.rewards
+        if self.rewarder is not None:
+            with stopwatch.part("reward predictor"):
+                predicted = self.rewarder.reward(rollout.flat_observations(), rollout.flat_actions())
+            rewards = predicted.reshape(rollout.rewards.shape) * rollout.valid
+        with stopwatch.part("update"):
+            self._set_learning_rate()
+            advs = advantages(
+                rewards,
+                rollout.values,
+                rollout.last_values,
+                rollout.terminated,
+                rollout.truncated,
+                gamma=config.gamma,
+                gae_lambda=config.gae_lambda,
+            )
+            batch = Batch(
+                observations=torch.from_numpy(rollout.flat_observations()),
+                actions=torch.from_numpy(rollout.flat_actions()),
+                log_probs=torch.from_numpy(rollout.log_probs.reshape(-1)),
+                advantages=torch.from_numpy(advs.reshape(-1)),
+                returns=torch.from_numpy((advs + rollout.values).reshape(-1)),
+                valid=torch.from_numpy(rollout.valid.reshape(-1).astype(np.float32)),
+            )
+            update = ppo_update if config.algo == "ppo" else a2c_update
+            losses = update(self.policy, self.optimizer, batch, config)
+        self.steps += rollout.n_decisions
+        self.updates += 1
+        self.channels.agent_steps.value = self.steps
+        self._log(rollout, rewards, losses)
+        if self.updates % config.policy_ckpt_interval == 0:
+            self.save()
+
+    def _set_learning_rate(self) -> None:
+        """Linear decay to 0, as in the paper (appendix A.2)."""
+        zero_at = self.config.lr_zero_million_timesteps * 1e6
+        factor = max(0.0, 1 - self.steps / zero_at) if zero_at else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * factor
+
+    def _log(self, rollout: Rollout, rewards: np.ndarray, losses: dict[str, float]) -> None:
+        """Writes the TensorBoard curves every `log_interval` updates, as means since the last point."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import: only where it is used
+
+            self._writer = SummaryWriter(str(self.run_dir / "events" / "a2c"))
+        sums = self._log_sums
+        sums["reward/predicted" if self.rewarder else "reward/used"] += float(rewards.mean())
+        sums["reward/true"] += float(rollout.rewards.mean())
+        for name, value in losses.items():
+            sums[f"policy/{name}"] += value
+        if self.updates % self.config.log_interval:
+            return
+        n, now = self.config.log_interval, time.monotonic()
+        scalars = {name: total / n for name, total in sums.items()}
+        scalars["policy/learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        scalars["segments/dropped"] = self.dropped_segments
+        scalars["speed/agent_steps_per_second"] = (self.steps - self._log_mark[1]) / (now - self._log_mark[0])
+        for name, seconds in self.runner.stopwatch.seconds.items():
+            scalars[f"speed/{name.replace(' ', '_')}_steps_per_second"] = (
+                self.steps - self._log_mark[1]
+            ) / max(seconds, 1e-9)
+        if self.runner.finished_returns:
+            scalars["episode/true_return_last_100"] = float(np.mean(self.runner.finished_returns))
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, self.steps)
+        sums.clear()
+        self.runner.stopwatch.seconds.clear()
+        self._log_mark = (now, self.steps)
+
+    def _report(self, training: bool) -> None:
+        """Tells the main process how far it is, about once a second."""
+        now = time.monotonic()
+        elapsed = now - self._report_mark[0]
+        if elapsed < REPORT_SECONDS and not self.finished:
+            return
+        returns = self.runner.finished_returns
+        values = {
+            "steps": float(self.steps),
+            "max_steps": float(self.max_steps),
+            "steps_per_second": (self.steps - self._report_mark[1]) / max(elapsed, 1e-9),
+            "episodes": float(self.runner.n_episodes),
+            "episode_return": float(np.mean(returns)) if returns else float("nan"),
+            "dropped_segments": float(self.dropped_segments),
+            "training": float(training),
+        }
+        self.channels.reports.put(Report("a2c", values))
+        self._report_mark = (now, self.steps)
+
+    def save(self) -> Path:
+        """Writes a checkpoint of the policy."""
+        return checkpoint.save(
+            self.run_dir / "policy",
+            self.steps,
+            {
+                "kind": "policy",
+                "env_id": self.info.env_id,
+                "network": self.config.policy_network,
+                "algo": self.config.algo,
+                "updates": self.updates,
+                "weights": self.policy.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "finished_returns": list(self.runner.finished_returns),
+                "random": torch.get_rng_state(),
+            },
+        )
+
+    def _load(self, resume: bool) -> None:
+        """Goes on from this run's newest checkpoint, or starts from the weights of another run."""
+        own = self.run_dir / "policy"
+        if resume and checkpoint.list_checkpoints(own):
+            path = checkpoint.find(own, "policy")
+        elif self.config.load_policy_ckpt_dir:
+            path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
+        else:
+            return
+        state = checkpoint.load(path, kind="policy", env_id=self.info.env_id)
+        checkpoint.fill(self.policy, state["weights"], path)
+        if path.parent == own:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.steps, self.updates = state["step"], state["updates"]
+            self.channels.agent_steps.value = self.steps
+            torch.set_rng_state(state["random"])
+
+    def close(self) -> None:
+        """Checkpoints what was learned and ends the environments."""
+        if self.updates:
+            self.save()
+        self.runner.env.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def run_worker(
+    channels: Channels,
+    n_threads: int,
+    spec: RewarderSpec | None,
+    worker_arguments: dict[str, Any],
+) -> None:
+    """Body of the policy's process: steps until told to stop or done.
+
+    Args:
+        n_threads: CPU threads of the arithmetic in this process.
+        spec: builds this process's copy of the reward predictor; None to learn from the true reward.
+        worker_arguments: the remaining arguments of `PolicyWorker`.
+    """
+    torch.set_num_threads(n_threads)
+    worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=channels, **worker_arguments)
+    try:
+        while not channels.stop.is_set() and not worker.finished:
+            if not worker.step():
+                channels.stop.wait(0.05)
+    finally:
+        worker.close()

@@ -1,0 +1,155 @@
+"""The arrows of the ring: what crosses between the processes, each with one writer and one reader.
+
+    a2c --Segment--> pref_interface --Label--> reward_predictor --weights--> a2c
+
+The same objects serve `--synchronous` runs, with queues that stay inside one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import queue
+import threading
+from dataclasses import dataclass, field
+from multiprocessing.context import SpawnContext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
+LABEL_QUEUE_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Report:
+    """Numbers for the progress line and the summary, from a child to the main process."""
+
+    source: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a child died: one sentence for the user, the traceback for the log."""
+
+    source: str
+    message: str
+    traceback: str
+    is_user_error: bool
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The last full episode of the first environment as people see it, each frame encoded by `pref_db.encode_frames`."""
+
+    frames: tuple[bytes, ...]
+    episode_return: float
+    fps: float
+
+
+class WeightsBoard:
+    """The newest weights of the reward predictor; a reader that is slow misses versions, never waits.
+
+    Version 0 means that nothing was published yet. Every entry of the state dict travels as float32, the
+    normaliser's statistics included.
+    """
+
+    def __init__(self, module: nn.Module, context: SpawnContext | None) -> None:
+        n_values = sum(tensor.numel() for tensor in module.state_dict().values())
+        if context is None:
+            self._shared: Any = (ctypes.c_float * n_values)()
+            self._version: Any = ctypes.c_int64(0)
+            self._lock: Any = contextlib.nullcontext()
+        else:
+            self._shared = context.RawArray(ctypes.c_float, n_values)
+            self._version = context.RawValue(ctypes.c_int64, 0)
+            self._lock = context.Lock()
+
+    @property
+    def version(self) -> int:
+        """How many times weights were published."""
+        return int(self._version.value)
+
+    def publish(self, module: nn.Module) -> None:
+        """Makes the module's weights and buffers the newest ones."""
+        flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in module.state_dict().values()])
+        with self._lock:
+            np.frombuffer(self._shared, dtype=np.float32)[:] = flat.numpy()
+            self._version.value += 1
+
+    def fetch(self, module: nn.Module) -> int:
+        """Copies the newest weights into the module and returns their version."""
+        with self._lock:
+            flat = torch.from_numpy(np.frombuffer(self._shared, dtype=np.float32).copy())
+            version = self.version
+        tensors = list(module.state_dict().values())
+        for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(values.reshape(tensor.shape))
+        return version
+
+
+@dataclass
+class Channels:
+    """Everything that a process may share with the others."""
+
+    segments: Any  # Queue[Segment], a2c -> pref_interface; full: the segment is dropped and counted
+    labels: Any  # Queue[Label], pref_interface -> reward_predictor; full: the writer waits
+    reports: Any  # Queue[Report | Failure], children -> main
+    episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
+    stop: Any  # Event: finish the step, checkpoint, leave
+    agent_steps: Any  # training steps taken by the policy, written by a2c alone
+    context: SpawnContext | None = field(repr=False)  # None: everything runs in this process
+
+    @classmethod
+    def create(cls, *, synchronous: bool) -> Channels:
+        if synchronous:
+            return cls(
+                queue.Queue(SEGMENT_QUEUE_SIZE),
+                queue.Queue(),
+                queue.Queue(),
+                queue.Queue(1),
+                threading.Event(),
+                ctypes.c_int64(0),
+                None,
+            )
+        context = multiprocessing.get_context("spawn")
+        return cls(
+            context.Queue(SEGMENT_QUEUE_SIZE),
+            context.Queue(LABEL_QUEUE_SIZE),
+            context.Queue(),
+            context.Queue(1),
+            context.Event(),
+            context.RawValue(ctypes.c_int64, 0),
+            context,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "context": None}  # the context is for starting processes, which main alone does
+
+    def discard(self) -> None:
+        """Called by a child that leaves: what nobody will read must not keep the process alive."""
+        for channel in (self.segments, self.episodes):
+            if hasattr(channel, "cancel_join_thread"):
+                channel.cancel_join_thread()
+
+
+def drain(channel: Any, limit: int | None = None) -> list[Any]:
+    """Takes what lies in a queue now, `limit` items at most, without waiting."""
+    items: list[Any] = []
+    with contextlib.suppress(queue.Empty):
+        while limit is None or len(items) < limit:
+            items.append(channel.get_nowait())
+    return items
+
+
+def offer(channel: Any, item: Any) -> bool:
+    """Puts an item if there is room; False if it was dropped."""
+    try:
+        channel.put_nowait(item)
+    except queue.Full:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""Checkpoints: plain dicts of tensors and numbers, whole or absent, loaded without running any code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1
+KEEP = 3
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read or does not fit; the message is one sentence with the fix."""
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Writes `folder/step-<step>.pt` (temporary file, fsync, rename) and removes all but the newest three.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; the earlier checkpoints stay.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:012d}.pt"
+    temporary = path.with_suffix(".tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, "step": step, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except RuntimeError as error:  # how torch reports a write that failed
+        raise OSError(f"could not write {path}: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    for old in list_checkpoints(folder)[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d+\.pt", path.name))
+
+
+def find(place: Path, part: str) -> Path:
+    """The newest checkpoint at `place`: a checkpoint file, a folder of them, or a run folder with a `part` folder.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if place.is_file():
+        return place
+    found = list_checkpoints(place) or list_checkpoints(place / part)
+    if not found:
+        what = "holds no checkpoint (step-*.pt)" if place.is_dir() else "does not exist"
+        raise CheckpointError(f"{place} {what}; give a run folder, its {part} folder, or a checkpoint file.")
+    return found[-1]
+
+
+def load(path: Path, *, kind: str, env_id: str) -> dict[str, Any]:
+    """Reads a checkpoint of the given kind (`policy` or `reward_predictor`) for the given environment.
+
+    Raises:
+        CheckpointError: damaged, from a newer version, of another kind or another environment.
+    """
+    state = read(path)
+    if state["kind"] != kind:
+        raise CheckpointError(f"{path} is a {state['kind']} checkpoint, not one of a {kind}; give the {kind} folder.")
+    if state["env_id"] != env_id:
+        raise CheckpointError(f"{path} was trained on {state['env_id']}, not on {env_id}; run it with {state['env_id']}.")
+    return state
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads any checkpoint of ours, with tensors and plain values only (`weights_only`).
+
+    Raises:
+        CheckpointError: damaged or from a newer version.
+    """
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
+    if not isinstance(state, dict) or "format" not in state:
+        raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file written by run.py.")
+    if state["format"] > FORMAT:
+        raise CheckpointError(f"{path} was written by a newer version (format {state['format']}); update this checkout.")
+    return state
+
+
+def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
+    """Loads weights into a module built from the settings.
+
+    Raises:
+        CheckpointError: the settings describe another network.
+    """
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} holds another network than the flags describe; use the flags it was trained with (config.json).") from error

@@ -1,0 +1,208 @@
+"""The command line of a training run: flags, their defaults per environment, and checks of their arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tyro
+
+from a2c.config import PPO_DEFAULTS, PolicyConfig
+from envs import env_info
+from pref_interface import PrefsConfig
+from processes import UserError
+from reward_predictor import PredictorConfig
+from run_folder import read_config
+
+Mode = Literal[
+    "train_policy_with_preferences",
+    "train_policy_with_original_rewards",
+    "gather_initial_prefs",
+    "pretrain_reward_predictor",
+]
+MODES: tuple[str, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A training run."""
+
+    mode: tyro.conf.Positional[Mode]
+    """What to do: everything at once, policy training on the true reward, or one stage."""
+    env_id: tyro.conf.Positional[str]
+    """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4 or CartPole-v1."""
+    seed: int = 0
+    """Seed of every random generator."""
+    run_name: str | None = None
+    """Name of the run's folder; by default the environment and the time."""
+    log_dir: str = "runs"
+    """Folder that holds the run folders."""
+    resume: str | None = None
+    """Run folder to carry on with, as far as it came; its settings hold unless a flag says otherwise."""
+    render_episodes: bool = False
+    """Show the last full episode in a window."""
+    synchronous: bool = False
+    """Run all parts in one process in lockstep: slower, and the same seed gives the same result bit for bit."""
+    debug: bool = False
+    """Print tracebacks, and more to log.txt."""
+    prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
+    predictor: tyro.conf.OmitArgPrefixes[PredictorConfig] = field(default_factory=PredictorConfig)
+    policy: tyro.conf.OmitArgPrefixes[PolicyConfig] = field(default_factory=PolicyConfig)
+
+    @property
+    def uses_preferences(self) -> bool:
+        return self.mode != "train_policy_with_original_rewards"
+
+    @property
+    def trains_policy(self) -> bool:
+        return self.mode.startswith("train_policy")
+
+    def run_path(self) -> Path:
+        """Where the run's folder is, or will be."""
+        if self.resume:
+            return Path(self.resume)
+        name = self.run_name or f"{self.env_id.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+        return Path(self.log_dir) / name
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for config.json."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        """Rebuilds a config from config.json; raises UserError if it is from another version."""
+        try:
+            parts = {
+                "prefs": PrefsConfig(**values["prefs"]),
+                "predictor": PredictorConfig(**values["predictor"]),
+                "policy": PolicyConfig(**values["policy"]),
+            }
+            return cls(**{**values, **parts})
+        except (TypeError, KeyError) as error:
+            raise UserError(f"the run was made by another version of the settings ({error}); start a new run.") from error
+
+
+def parse(arguments: list[str]) -> RunConfig:
+    """The config of a training run from the command line.
+
+    Defaults depend on the environment, the algorithm and what is loaded, so the line is read twice: for these, then
+    with the defaults that they give.
+
+    Raises:
+        UserError, EnvError: a value that cannot work, in one sentence with the fix.
+    """
+    arguments = _with_resumed_mode(arguments)
+    plain = [argument for argument in arguments if argument not in ("-h", "--help")]
+    positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
+    if len(positionals) < 2:
+        return _cli(arguments, None)  # prints what is missing, or the help
+    first = _cli(plain, None)
+    if first.resume:
+        defaults = RunConfig.from_dict(read_config(Path(first.resume)))
+        if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
+            raise UserError(
+                f"{first.resume} is a run of {defaults.mode} {defaults.env_id}; resume it with these two words."
+            )
+        defaults = dataclasses.replace(defaults, resume=first.resume)
+    else:
+        defaults = _defaults(first)
+    config = _cli(arguments, defaults)
+    validate(config)
+    return config
+
+
+def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(RunConfig, prog="run.py", args=arguments, use_underscores=True, **options)
+
+
+def _with_resumed_mode(arguments: list[str]) -> list[str]:
+    """`run.py --resume FOLDER` alone means the mode and environment of that run."""
+    if arguments and arguments[0] == "--resume" and len(arguments) > 1:
+        values = read_config(Path(arguments[1]))
+        return [str(values.get("mode")), str(values.get("env_id")), *arguments]
+    return arguments
+
+
+def _defaults(first: RunConfig) -> RunConfig:
+    """The paper's defaults, changed by algorithm, environment and what is loaded."""
+    tuned = dict(env_info(first.env_id).tuned)
+    algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
+    values: dict[str, Any] = {**(PPO_DEFAULTS if algo == "ppo" else {}), **tuned, "algo": algo}
+    if first.predictor.load_reward_predictor_ckpt_dir:
+        # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
+        values["n_initial_prefs"] = 0
+        values["gather_prefs"] = first.prefs.max_prefs != PrefsConfig().max_prefs
+    parts = {"prefs": first.prefs, "predictor": first.predictor, "policy": first.policy}
+    changed = {
+        name: type(part)(**{f.name: values[f.name] for f in dataclasses.fields(part) if f.name in values})
+        for name, part in parts.items()
+    }
+    return RunConfig(first.mode, first.env_id, **changed)
+
+
+def validate(config: RunConfig) -> None:
+    """Checks what types cannot: raises UserError with one sentence that says the fix."""
+    policy, predictor, prefs = config.policy, config.predictor, config.prefs
+    at_least = {
+        "n_envs": (policy.n_envs, 1),
+        "n_steps": (policy.n_steps, 1),
+        "ppo_epochs": (policy.ppo_epochs, 1),
+        "ppo_minibatches": (policy.ppo_minibatches, 1),
+        "policy_ckpt_interval": (policy.policy_ckpt_interval, 1),
+        "log_interval": (policy.log_interval, 1),
+        "lr_zero_million_timesteps": (policy.lr_zero_million_timesteps, 0),
+        "ent_coef": (policy.ent_coef, 0),
+        "ensemble_size": (predictor.ensemble_size, 1),
+        "n_initial_epochs": (predictor.n_initial_epochs, 1),
+        "labels_per_step": (predictor.labels_per_step, 0),
+        "label_batch_size": (predictor.label_batch_size, 1),
+        "reward_predictor_ckpt_interval": (predictor.reward_predictor_ckpt_interval, 1),
+        "n_initial_prefs": (prefs.n_initial_prefs, 0),
+        "max_prefs": (prefs.max_prefs, 0),
+        "max_segs": (prefs.max_segs, 2),
+        "seed": (config.seed, 0),
+    }
+    for name, (value, least) in at_least.items():
+        if not value >= least:
+            raise UserError(f"--{name} must be {least} or more, not {value}.")
+    positive = {
+        "million_timesteps": policy.million_timesteps,
+        "lr": policy.lr,
+        "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
+        "reward_std": predictor.reward_std,
+    }
+    for name, number in positive.items():
+        if not 0 < number < float("inf"):
+            raise UserError(f"--{name} must be a number above 0, not {number}.")
+    for name, share in {"gamma": policy.gamma, "gae_lambda": policy.gae_lambda}.items():
+        if not 0 <= share <= 1:
+            raise UserError(f"--{name} must lie between 0 and 1, not {share}.")
+    if not 0 <= predictor.dropout < 1:
+        raise UserError(f"--dropout must be at least 0 and below 1, not {predictor.dropout}.")
+    if policy.n_envs * policy.n_steps < policy.ppo_minibatches and policy.algo == "ppo":
+        raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
+    if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
+        raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
+    _validate_stages(config)
+
+
+def _validate_stages(config: RunConfig) -> None:
+    """Flags that contradict each other or lack what they need."""
+    predictor, prefs = config.predictor, config.prefs
+    loads_labels = bool(prefs.load_prefs_dir or config.resume)
+    if config.mode == "pretrain_reward_predictor" and not loads_labels:
+        raise UserError("pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some.")
+    if config.mode == "train_policy_with_preferences":
+        if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):
+            raise UserError(
+                "--no_gather_prefs leaves nothing to learn from: give --load_reward_predictor_ckpt_dir or --load_prefs_dir."
+            )
+        if prefs.gather_prefs and prefs.max_prefs < prefs.n_initial_prefs:
+            raise UserError(
+                f"--max_prefs {prefs.max_prefs} is below --n_initial_prefs {prefs.n_initial_prefs}, so training would "
+                "never start; raise the one or lower the other."
+            )

@@ -1,0 +1,49 @@
+"""Environments: what each id is (`env_info`) and many of them at once (`make_vec_env`)."""
+
+import gymnasium
+import numpy as np
+
+from .atari import AtariPreferenceVecEnv
+from .generic import GymnasiumPreferenceVecEnv, build_env
+from .moving_dot import MovingDotVectorEnv
+from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari
+from .vector import PreferenceVecEnv
+
+__all__ = [
+    "EnvError",
+    "EnvInfo",
+    "MovingDotVectorEnv",
+    "PreferenceVecEnv",
+    "env_info",
+    "make_env",
+    "make_vec_env",
+]
+
+
+def make_vec_env(
+    env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0
+) -> PreferenceVecEnv:
+    """Make `n_envs` environments, of which people can watch the first `n_watched`.
+
+    `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice).
+    Raises EnvError for an id that cannot be used or watched.
+    """
+    info = env_info(env_id)
+    if env_id == MOVING_DOT_ID:
+        return MovingDotVectorEnv(n_envs, seed, n_watched)
+    if is_atari(find_spec(env_id)):
+        return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
+    return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched)
+
+
+def make_env(env_id: str) -> gymnasium.Env:
+    """Make one environment with the preprocessing of `make_vec_env`; no Atari (EnvError)."""
+    info = env_info(env_id)
+    spec = find_spec(env_id)
+    if is_atari(spec):
+        raise EnvError(f"{env_id} is played by ale-py's vector environment: use make_vec_env with n_envs=1.")
+    env = build_env(spec, info, watched=False)
+    if env_id == MOVING_DOT_ID:
+        # The original counts each agent step as +1, 0 or -1, like a clipped Atari reward.
+        env = gymnasium.wrappers.TransformReward(env, lambda reward: float(np.sign(float(reward))))
+    return env

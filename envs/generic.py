@@ -1,0 +1,117 @@
+"""Any other Gymnasium environment, in Gymnasium's worker processes."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from .preprocessing import PixelPreprocessing
+from .table import EnvError, EnvInfo, find_spec
+from .vector import PreferenceVecEnv
+
+FRAME_KEY = "colour_frame"
+
+
+class FloatVector(gymnasium.ObservationWrapper):
+    """Observations as float32."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        assert env.observation_space.shape is not None
+        self.observation_space = Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
+
+    def observation(self, observation: NDArray[Any]) -> NDArray[np.float32]:
+        """Convert one observation, (D,)."""
+        return observation.astype(np.float32)
+
+
+class FrameInInfo(gymnasium.Wrapper):
+    """Puts each observation's rendered frame into its info, from where it reaches the main process."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset and render."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs, {**info, FRAME_KEY: self.env.render()}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step and render."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, {**info, FRAME_KEY: self.env.render()}
+
+
+def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
+    """One environment as a worker runs it; continuous actions are clipped to their bounds."""
+    env = gymnasium.make(spec, render_mode="rgb_array" if watched else None, disable_env_checker=True)
+    if info.action_dim is not None:
+        env = gymnasium.wrappers.ClipAction(env)
+    env = PixelPreprocessing(env, info) if info.kind == "pixels" else FloatVector(env)
+    return FrameInInfo(env) if watched else env
+
+
+def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
+    """Draw one frame here, where the error can be explained; raises EnvError if that fails."""
+    try:
+        with build_env(spec, info, watched=True) as env:
+            frame = env.reset(seed=0)[1][FRAME_KEY]
+    except Exception as error:  # a renderer may raise anything
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise EnvError(f"{info.env_id} cannot draw frames for people to watch: {reason}.") from error
+    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.shape[2:] == (3,)):
+        raise EnvError(f"{info.env_id} cannot be watched: its rgb_array frames must be (H, W, 3) uint8.")
+
+
+class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
+    """Any Gymnasium id, one worker process each (in this process when there is only one).
+
+    A worker's exception is raised here. Only watched environments render.
+    """
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0) -> None:
+        super().__init__(info, n_envs, seed, n_watched)
+        spec = find_spec(
+            info.env_id
+        )  # workers get the record itself: an id may be registered in this process alone
+        if n_watched:
+            check_can_be_watched(spec, info)
+        makers = [partial(build_env, spec, info, i < n_watched) for i in range(n_envs)]
+        self._envs: AsyncVectorEnv | SyncVectorEnv
+        if n_envs == 1:
+            self._envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        else:
+            self._envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+        self._frames = np.zeros((0, 1, 1, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode everywhere."""
+        obs, info = self._envs.reset(seed=self._seed_for_reset(seed), options=options)
+        return obs, self._keep_frames(info)
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Take one agent step everywhere."""
+        obs, rewards, terminated, truncated, info = self._envs.step(actions)
+        return obs, rewards.astype(np.float32), terminated, truncated, self._keep_frames(info)
+
+    def watch(self) -> NDArray[np.uint8]:
+        """The current frames as rendered, (n_watched, H, W, 3)."""
+        return self._frames
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stop the workers."""
+        self._envs.close(**kwargs)
+
+    def _keep_frames(self, info: dict[str, Any]) -> dict[str, Any]:
+        if self.n_watched:
+            self._frames = info.pop(FRAME_KEY)[: self.n_watched]
+            del info[f"_{FRAME_KEY}"]
+        return info

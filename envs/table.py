@@ -1,0 +1,216 @@
+"""What the rest of the project needs to know about an environment, looked up by its id."""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+import ale_py
+import ale_py.roms
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Discrete
+
+gymnasium.register_envs(ale_py)
+ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for every emulator that starts
+
+STACK = 4
+PICTURE = 84  # side of the network's picture, pixels
+PIXEL_SHAPE = (STACK, PICTURE, PICTURE)
+SEGMENT_LENGTH = 25  # agent steps (paper, appendix A.2)
+SCREEN_HZ = 60
+DEFAULT_FPS = 30.0
+ATARI_FRAME_SKIP = 4
+ATARI_SCREEN = (210, 160)  # rows, columns
+
+MOVING_DOT_ID = "MovingDotNoFrameskip-v0"
+
+# (top, bottom, left, right) by ROM. The paper blacks out the score, BeamRider's count of enemy ships and
+# Enduro's speedometer (appendix A.2), since they would tell the predictor the reward. Two things share the
+# score's place and are hidden with it: Space Invaders' mothership and the top of Qbert's highest jumps.
+_BLANK_AREAS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "beam_rider": ((8, 20, 56, 112), (32, 40, 16, 36)),
+    "breakout": ((5, 15, 36, 80),),
+    "enduro": ((160, 210, 0, 160),),
+    "pong": ((0, 22, 0, 160),),
+    "qbert": ((5, 15, 32, 72),),
+    "seaquest": ((7, 20, 56, 108),),
+    "space_invaders": ((8, 22, 0, 160),),
+}
+# Enduro's weather changes after some 3,000 frames; its episodes end before that.
+_MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
+
+# Tuned defaults: environment id -> flag name -> value.
+_TUNED: dict[str, dict[str, object]] = {}
+
+
+class EnvError(ValueError):
+    """An environment cannot be used; the message is one sentence that says what would work."""
+
+
+@dataclass(frozen=True)
+class EnvInfo:
+    """Facts about one environment id; times are in agent steps unless a name says frames."""
+
+    env_id: str
+    kind: Literal["pixels", "vector"]
+    observation_shape: tuple[int, ...]  # pixels: (4, 84, 84) uint8; vector: (D,) float32
+    n_actions: int | None  # None when actions are continuous
+    action_dim: int | None  # None when actions are discrete
+    segment_length: int
+    fps: float  # agent steps per second of real time
+    frame_skip: int
+    blank_areas: tuple[tuple[int, int, int, int], ...]  # (top, bottom, left, right), screen pixels
+    max_episode_frames: int | None
+    action_names: tuple[str, ...]  # by action number; empty when actions are continuous
+    tuned: Mapping[str, object]  # by flag name
+
+
+MOVING_DOT = EnvInfo(
+    env_id=MOVING_DOT_ID,
+    kind="pixels",
+    observation_shape=PIXEL_SHAPE,
+    n_actions=5,
+    action_dim=None,
+    segment_length=SEGMENT_LENGTH,
+    fps=SCREEN_HZ / ATARI_FRAME_SKIP,
+    frame_skip=ATARI_FRAME_SKIP,
+    blank_areas=(),
+    max_episode_frames=1000,
+    action_names=("NOOP", "DOWN", "RIGHT", "UP", "LEFT"),
+    tuned=_TUNED.get(MOVING_DOT_ID, {}),
+)
+
+
+@lru_cache
+def env_info(env_id: str) -> EnvInfo:
+    """Look up an environment id.
+
+    Raises EnvError for an unknown id, a missing package, or observations or actions that cannot be used.
+    """
+    if env_id == MOVING_DOT_ID:
+        return MOVING_DOT
+    spec = find_spec(env_id)
+    return _atari_info(env_id, spec) if is_atari(spec) else _generic_info(env_id, spec)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Gymnasium's record of an id; `module:id` imports the module first, so that it can register its ids."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise EnvError(f"{env_id} needs the Python package {module!r}: install it ({error}).") from error
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        raise EnvError(_unknown_message(env_id, name))
+    return spec
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    """Whether an id is an Atari game of ale-py's."""
+    return spec.entry_point == "ale_py.env:AtariEnv"
+
+
+def _unknown_message(env_id: str, name: str) -> str:
+    pixels_name = name.replace("-ramDeterministic", "NoFrameskip").replace("-ram", "")
+    if "-ram" in name and pixels_name in gymnasium.registry:
+        return f"{env_id} observes the console's memory, not its picture: use {pixels_name} instead."
+    by_lower = {known.lower(): known for known in gymnasium.registry}
+    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=8)]
+    # Atari games go by several ids; the one that the project's documents use comes first.
+    close.sort(key=lambda known: not known.endswith("NoFrameskip-v4"))
+    meant = f"try {', '.join(close[:3])}, " if close else "try "
+    return (
+        f"No environment is called {env_id!r}: {meant}PongNoFrameskip-v4 or another Atari game, "
+        f"{MOVING_DOT_ID}, or module:id for what a Python package registers with Gymnasium."
+    )
+
+
+def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
+    rom = spec.kwargs["game"]
+    if spec.kwargs.get("obs_type", "rgb") == "ram" or spec.kwargs.get("continuous", False):
+        raise EnvError(
+            f"{env_id} has no picture or no discrete actions: use an id such as PongNoFrameskip-v4."
+        )
+    emulator = ale_py.ALEInterface()
+    path = ale_py.roms.get_rom_path(rom)
+    if path is None:
+        raise EnvError(f"ale-py has no ROM for {env_id}: reinstall ale-py.")
+    emulator.loadROM(path)
+    full = spec.kwargs.get("full_action_space", False)
+    actions = emulator.getLegalActionSet() if full else emulator.getMinimalActionSet()
+    return EnvInfo(
+        env_id=env_id,
+        kind="pixels",
+        observation_shape=PIXEL_SHAPE,
+        n_actions=len(actions),
+        action_dim=None,
+        segment_length=SEGMENT_LENGTH,
+        fps=SCREEN_HZ / ATARI_FRAME_SKIP,
+        frame_skip=ATARI_FRAME_SKIP,
+        blank_areas=_BLANK_AREAS.get(rom, ()),
+        max_episode_frames=_MAX_EPISODE_FRAMES.get(rom, spec.kwargs.get("max_num_frames_per_episode")),
+        action_names=tuple(action.name for action in actions),
+        tuned=_TUNED.get(env_id, {}),
+    )
+
+
+def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
+    try:
+        env = gymnasium.make(spec)
+    except Exception as error:  # an environment's constructor may raise anything
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise EnvError(f"{env_id} could not be created: {reason or type(error).__name__}.") from error
+    with env:
+        kind, shape = _observations(env_id, env.observation_space)
+        n_actions, action_dim = _actions(env_id, env.action_space)
+        fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+    return EnvInfo(
+        env_id=env_id,
+        kind=kind,
+        observation_shape=shape,
+        n_actions=n_actions,
+        action_dim=action_dim,
+        segment_length=SEGMENT_LENGTH,
+        fps=fps,
+        frame_skip=1,
+        blank_areas=(),
+        max_episode_frames=spec.max_episode_steps,
+        action_names=tuple(str(action) for action in range(n_actions or 0)),
+        tuned=_TUNED.get(env_id, {}),
+    )
+
+
+def _observations(
+    env_id: str, space: gymnasium.Space[Any]
+) -> tuple[Literal["pixels", "vector"], tuple[int, ...]]:
+    if isinstance(space, Box):
+        shape = space.shape
+        if len(shape) == 1:
+            return "vector", shape
+        if space.dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
+            return "pixels", PIXEL_SHAPE
+    raise EnvError(
+        f"{env_id} observes {space}, but only 1-D Box vectors and uint8 Box images of shape (H, W, 3) or "
+        f"(H, W) can be used: register a version wrapped in, say, gymnasium.wrappers.FlattenObservation."
+    )
+
+
+def _actions(env_id: str, space: gymnasium.Space[Any]) -> tuple[int | None, int | None]:
+    if isinstance(space, Discrete) and space.start == 0:
+        return int(space.n), None
+    if (
+        isinstance(space, Box)
+        and len(space.shape) == 1
+        and np.issubdtype(cast(Any, space.dtype), np.floating)
+    ):
+        return None, space.shape[0]
+    raise EnvError(
+        f"{env_id} takes actions from {space}, but only Discrete (counted from 0) and 1-D floating-point Box "
+        f"can be used: register a version wrapped in, for example, gymnasium.wrappers.TransformAction."
+    )

@@ -1,0 +1,52 @@
+"""The vector environment that every kind of environment is turned into."""
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from .table import EnvError, EnvInfo
+
+
+class PreferenceVecEnv(VectorEnv):
+    """N environments stepped together, with colour frames of the first few for people to watch.
+
+    Shapes: observations (N, *info.observation_shape); rewards float32 (N,); terminated, truncated bool (N,);
+    actions int64 (N,), or float32 (N, A) when continuous. Pixels are stacked with the newest frame last.
+    Observations may be overwritten by the next step(): copy what is to be kept.
+    The step after a done one ignores its action and returns reward 0 and the new episode's first observation.
+    The first reset() gives environment i the seed `seed + i`; later ones go on from there.
+    """
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int) -> None:
+        if n_envs < 1:
+            raise EnvError(f"{n_envs} environments were asked for: give at least 1.")
+        if not 0 <= n_watched <= n_envs:
+            raise EnvError(f"{n_watched} of {n_envs} environments cannot be watched: give 0 to {n_envs}.")
+        self.info = info
+        self.num_envs = n_envs
+        self.n_watched = n_watched
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        if info.kind == "pixels":
+            self.single_observation_space = Box(0, 255, info.observation_shape, np.uint8)
+        else:
+            self.single_observation_space = Box(-np.inf, np.inf, info.observation_shape, np.float32)
+        if info.n_actions is not None:
+            self.single_action_space = Discrete(info.n_actions)
+        else:
+            assert info.action_dim is not None
+            self.single_action_space = Box(-np.inf, np.inf, (info.action_dim,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
+        self.action_space = batch_space(self.single_action_space, n_envs)
+        self._first_seed: int | None = seed
+
+    def watch(self) -> NDArray[np.uint8]:
+        """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""
+        raise NotImplementedError
+
+    def _seed_for_reset(self, seed: int | None) -> int | None:
+        """The seed that a reset uses: the caller's, or the constructor's the first time."""
+        chosen = self._first_seed if seed is None else seed
+        self._first_seed = None
+        return chosen

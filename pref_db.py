@@ -1,0 +1,661 @@
+"""Trajectory segments, comparisons and labels, and the SQLite file (one per run) that keeps them.
+
+Answers are append-only: an undo or an edit is a new row that supersedes an earlier one, so nothing a person
+said is ever lost and a reader that remembers the last `seq` it saw can always catch up.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import sqlite3
+import struct
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import zstandard
+
+APPLICATION_ID = 0x64726C70  # "drlp": tells our files from other SQLite files
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 10.0
+ZSTD_LEVEL = 3  # 84x84 segments: 1-8 kB in 0.1 ms; level 6 saves 5-15 % for three times the time
+VALIDATION_FRACTION = 1 / 5
+VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
+VIEW_MAGIC = b"DRV1"
+
+# Times are unix seconds (UTC). A choice and the side are kept as segment ids, so that they mean the same
+# whichever way round the pair was passed. comparison.segment_a and segment_b: as the pair was first asked.
+SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE segment (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    length INTEGER NOT NULL,
+    stack INTEGER NOT NULL,
+    policy_step INTEGER NOT NULL,
+    seed INTEGER NOT NULL,
+    fps REAL NOT NULL,
+    layout TEXT NOT NULL,  -- JSON: name -> [dtype, shape], in the order in which the arrays follow each other
+    arrays BLOB NOT NULL,  -- zstd of those arrays' bytes
+    view BLOB              -- colour clip for people, see encode_frames
+);
+CREATE TABLE comparison (
+    id TEXT PRIMARY KEY,
+    segment_a TEXT NOT NULL REFERENCES segment (id),
+    segment_b TEXT NOT NULL REFERENCES segment (id)
+);
+CREATE TABLE answer (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    client_id TEXT NOT NULL UNIQUE,
+    comparison_id TEXT NOT NULL REFERENCES comparison (id),
+    teacher TEXT NOT NULL,
+    choice TEXT NOT NULL CHECK (choice IN ('preferred', 'equal', 'incomparable', 'retracted')),
+    preferred TEXT REFERENCES segment (id),
+    shown_left TEXT NOT NULL REFERENCES segment (id),
+    shown_at REAL,
+    answered_at REAL NOT NULL,
+    supersedes INTEGER REFERENCES answer (seq),
+    CHECK ((choice = 'preferred') = (preferred IS NOT NULL))
+);
+CREATE INDEX answer_supersedes ON answer (supersedes);
+CREATE VIEW effective_answer AS
+    SELECT * FROM answer WHERE choice <> 'retracted'
+    AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq);
+CREATE TRIGGER answer_no_update BEFORE UPDATE ON answer
+    BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
+CREATE TRIGGER answer_no_delete BEFORE DELETE ON answer
+    BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
+"""
+SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, view"
+INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_COMPARISON = "INSERT INTO comparison (id, segment_a, segment_b) VALUES (?, ?, ?)"
+IF_NEW = " ON CONFLICT (id) DO NOTHING"
+ANSWER_COLUMNS = (
+    "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
+)
+INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+SELECT_LABEL = """
+    SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
+        NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
+    FROM answer JOIN comparison ON comparison.id = comparison_id
+"""
+
+
+class PrefDBError(Exception):
+    """Something the user can put right; the message is one sentence with the fix."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A trajectory segment of T agent steps.
+
+    Shapes: observations (T + stack - 1, H, W) uint8, the unique frames once, or (T, D) float32 vectors with
+    stack 1; actions (T,) int64 or (T, A) float32; rewards (T,) float32. Raises ValueError on anything else.
+    The arrays must not be changed afterwards: `id` depends on them.
+    """
+
+    env_id: str
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray  # true rewards: only the synthetic teacher and the reports may read them
+    stack: int
+    policy_step: int  # agent steps taken when it was cut
+    seed: int
+    fps: float  # real-time agent steps per second, for showing it
+    view: bytes | None = None  # colour clip for people, see encode_frames
+
+    def __post_init__(self) -> None:
+        steps = len(self.rewards)
+        forms: dict[str, list[tuple[type, int, int]]] = {
+            "observations": [(np.uint8, 3, steps + self.stack - 1), (np.float32, 2, steps)],
+            "actions": [(np.int64, 1, steps), (np.float32, 2, steps)],
+            "rewards": [(np.float32, 1, steps)],
+        }
+        for name, allowed in forms.items():
+            array = getattr(self, name)
+            if (array.dtype, array.ndim, len(array)) not in allowed:
+                expected = " or ".join(f"{np.dtype(d)} with {n} axes, length {k}" for d, n, k in allowed)
+                raise ValueError(f"{name}: expected {expected}; received {array.dtype} {array.shape}")
+        if steps < 1 or self.stack < 1 or (self.stack > 1 and not self.is_pixels):
+            raise ValueError(f"expected steps, and stack 1 for vectors; received {steps=}, {self.stack=}")
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def is_pixels(self) -> bool:
+        """Whether the observations are frames rather than vectors."""
+        return self.observations.dtype == np.uint8
+
+    @cached_property
+    def id(self) -> str:
+        """Content id: sha256 (hex) over env id and the three arrays; the same in every process."""
+        digest = hashlib.sha256(self.env_id.encode() + b"\n")
+        for array in (self.observations, self.actions, self.rewards):
+            digest.update(f"{array.dtype.str}{array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def stacked(self) -> np.ndarray:
+        """What the networks see: a read-only (T, stack, H, W) uint8 view, no copy; or (T, D) float32."""
+        if not self.is_pixels:
+            return self.observations
+        windows = np.lib.stride_tricks.sliding_window_view(self.observations, self.stack, axis=0)
+        return np.moveaxis(windows, -1, 1)
+
+    def frames(self) -> np.ndarray:
+        """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame of each step.
+
+        Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip.
+        """
+        if self.view is not None:
+            return decode_frames(self.view)
+        if not self.is_pixels:
+            raise ValueError(f"a segment of {self.env_id} has no frames to show: record it with a view clip")
+        return np.repeat(self.observations[self.stack - 1 :, :, :, None], 3, axis=3)
+
+    @staticmethod
+    def unique_frames(stacked: np.ndarray) -> np.ndarray:
+        """Undo frame stacking: (T, stack, H, W) -> (T + stack - 1, H, W)."""
+        return np.concatenate([stacked[0], stacked[1:, -1]])
+
+
+def encode_frames(frames: np.ndarray) -> bytes:
+    """Compress a clip without loss: (T, H, W, 3) uint8 -> bytes. Raises ValueError on another form."""
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
+        raise ValueError(f"expected frames (T, H, W, 3) uint8; received {frames.shape} {frames.dtype}")
+    delta = frames.copy()
+    delta[1:] ^= frames[:-1]  # halves colour clips with a moving background (84x84 grey ones grow by it)
+    return VIEW_HEADER.pack(VIEW_MAGIC, *frames.shape[:3]) + _compress(delta.tobytes())
+
+
+def decode_frames(data: bytes) -> np.ndarray:
+    """Inverse of encode_frames: bytes -> (T, H, W, 3) uint8. Raises PrefDBError if the bytes are damaged."""
+    if len(data) < VIEW_HEADER.size or not data.startswith(VIEW_MAGIC):
+        raise PrefDBError("a clip is damaged: restore prefs.db from a copy")
+    _, *shape = VIEW_HEADER.unpack_from(data)
+    raw = _decompress(data[VIEW_HEADER.size :], math.prod(shape) * 3)
+    frames = np.frombuffer(raw, np.uint8).reshape(*shape, 3)
+    for previous, frame in itertools.pairwise(frames):
+        frame ^= previous
+    return frames
+
+
+def _compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).compress(data)
+
+
+def _decompress(data: bytes, size: int) -> bytearray:
+    """Decompress to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
+    try:
+        # Compared first: a damaged header must not make us allocate gigabytes.
+        if zstandard.frame_content_size(data) == size:
+            return bytearray(zstandard.ZstdDecompressor().decompress(data))
+    except zstandard.ZstdError as error:
+        raise PrefDBError("a stored segment or clip is damaged: restore prefs.db from a copy") from error
+    raise PrefDBError("a stored segment or clip has the wrong size: restore prefs.db from a copy")
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedSegment:
+    """A stored segment kept compressed in memory, without its view clip."""
+
+    env_id: str
+    stack: int
+    policy_step: int
+    seed: int
+    fps: float
+    layout: str
+    arrays: bytes
+
+    def decode(self, view: bytes | None = None) -> Segment:
+        """The segment, with writable arrays of its own. Raises PrefDBError if the bytes are damaged."""
+        try:
+            names = json.loads(self.layout)
+            layout = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in names.items()}
+            raw = _decompress(self.arrays, sum(d.itemsize * math.prod(shape) for d, shape in layout.values()))
+            arrays, offset = {}, 0
+            for name, (dtype, shape) in layout.items():
+                arrays[name] = np.frombuffer(raw, dtype, math.prod(shape), offset).reshape(shape)
+                offset += arrays[name].nbytes
+            rest = (self.stack, self.policy_step, self.seed, self.fps, view)
+            return Segment(self.env_id, arrays["observations"], arrays["actions"], arrays["rewards"], *rest)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PrefDBError("a stored segment is damaged: restore prefs.db from a copy") from error
+
+
+def _segment_row(segment: Segment) -> tuple[object, ...]:
+    """The values of SEGMENT_COLUMNS; int() and float() because SQLite would store numpy scalars as blobs."""
+    # Widest type first: then every array starts at a multiple of its item size.
+    arrays = {"actions": segment.actions, "rewards": segment.rewards, "observations": segment.observations}
+    layout = json.dumps({name: [array.dtype.str, array.shape] for name, array in arrays.items()})
+    data = _compress(b"".join(array.tobytes() for array in arrays.values()))
+    numbers = (len(segment), int(segment.stack), int(segment.policy_step), int(segment.seed))
+    return (segment.id, *numbers, float(segment.fps), layout, data, segment.view)
+
+
+class Choice(StrEnum):
+    """An answer to a comparison; incomparable ones are kept but give no label."""
+
+    A = "a"
+    B = "b"
+    EQUAL = "equal"
+    INCOMPARABLE = "incomparable"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A question about two segments of one environment; flip: b is shown on the left."""
+
+    a: Segment
+    b: Segment
+    flip: bool
+
+    def __post_init__(self) -> None:
+        if self.a.env_id != self.b.env_id:
+            received = f"{self.a.env_id} and {self.b.env_id}"
+            raise ValueError(f"expected two segments of one environment; received {received}")
+
+    @cached_property
+    def id(self) -> str:
+        """sha256 (hex) of the unordered pair, so that the same pair is recognised."""
+        return hashlib.sha256("\n".join(sorted((self.a.id, self.b.id))).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Label:
+    """An answered comparison that trains the predictor, or (mu None) a pure retraction of an earlier one.
+
+    `a` and `b` are segment ids in the order in which the pair was first asked. `retracts` may name an
+    answer that gave no label or was never delivered: then there is nothing to drop.
+    """
+
+    seq: int
+    comparison_id: str
+    a: str
+    b: str
+    mu: tuple[float, float] | None  # P(a preferred), P(b preferred)
+    validation: bool
+    retracts: int | None = None  # seq of the answer that this one takes back or replaces
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """An effective answer as stored; times are unix seconds. `a` and `b` are segment ids."""
+
+    seq: int
+    comparison_id: str
+    a: str
+    b: str
+    choice: Choice
+    flip: bool
+    teacher: str
+    shown_at: float | None
+    answered_at: float
+    _db: "PrefDB" = field(repr=False, compare=False)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The question with its segments, read from the database when first asked for."""
+        return Comparison(self._db.segment(self.a), self._db.segment(self.b), self.flip)
+
+
+def is_validation(comparison_id: str) -> bool:
+    """The fixed split: about 1 comparison in 5, decided by its id alone."""
+    digest = hashlib.sha256(comparison_id.encode()).digest()
+    return int.from_bytes(digest[:4], "big") < VALIDATION_FRACTION * 2**32
+
+
+def _mu(choice: str, preferred: str | None, a: str) -> tuple[float, float] | None:
+    if choice == "preferred":
+        return (1.0, 0.0) if preferred == a else (0.0, 1.0)
+    return (0.5, 0.5) if choice == "equal" else None
+
+
+def _label(row: tuple) -> Label:
+    """A Label from a row of SELECT_LABEL."""
+    seq, comparison_id, a, b, choice, preferred, supersedes, _ = row
+    mu = _mu(choice, preferred, a)
+    return Label(seq, comparison_id, a, b, mu, is_validation(comparison_id), supersedes)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, 0 if there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _explain(path: Path, error: sqlite3.Error) -> PrefDBError:
+    """One sentence with the fix for what SQLite reports about the file at `path`."""
+    safe = ", earlier labels are safe"
+    fixes = {
+        sqlite3.SQLITE_FULL: f"cannot grow, the disk is full: free some space and answer again{safe}",
+        sqlite3.SQLITE_IOERR: f"cannot be read or written: check the disk and its free space{safe}",
+        sqlite3.SQLITE_NOTADB: "is not a preference database: give the prefs.db of a run",
+        sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy",
+        sqlite3.SQLITE_BUSY: "is being written by another process: stop that process first",
+        sqlite3.SQLITE_READONLY: "cannot be written: check its permissions and its folder's",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check permissions, and that no -wal file was left out",
+    }
+    return PrefDBError(f"{path} {fixes.get(_code(error), f'failed in SQLite ({error}): check the file')}")
+
+
+def _connect(path: Path, query: str) -> sqlite3.Connection:
+    """Connect with every durability setting in place; `query` is the URI's (mode=rw, ...)."""
+    uri = f"{path.absolute().as_uri()}?{query}"
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        db.execute("PRAGMA synchronous = FULL")  # a committed answer survives a power cut
+        db.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect_checked(path: Path, query: str) -> sqlite3.Connection:
+    """Connect to an existing file. Raises sqlite3.Error, or PrefDBError if it is not ours or is damaged."""
+    db = _connect(path, query)
+    try:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise PrefDBError(f"{path} is damaged: restore it from a copy")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect_checked(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        wal = path.with_name(path.name + "-wal")
+        # In a folder where SQLite may not create its -shm file only an immutable database can be read. That
+        # skips the -wal file, so it is right only where that one holds nothing.
+        unwritable = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        if not unwritable or (wal.exists() and wal.stat().st_size > 0):
+            raise
+        return _connect_checked(path, "mode=ro&immutable=1")
+
+
+class PrefDB:
+    """The segments, comparisons and answers of one run; use `create` or `open`.
+
+    One process writes, from one thread; others may open the file read-only meanwhile and see every committed
+    answer. Every method raises PrefDBError if the file cannot be read or written, or after `close`.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection, read_only: bool) -> None:
+        self.path = path
+        self._db: sqlite3.Connection | None = db
+        self._read_only = read_only
+        meta = dict(self._read("SELECT key, value FROM meta"))
+        self.env_id: str = meta["env_id"]
+        self.segment_length = int(meta["segment_length"])
+
+    @classmethod
+    def create(cls, path: str | Path, env_id: str, segment_length: int) -> "PrefDB":
+        """A new database for segments of at most `segment_length` steps. Never overwrites a file."""
+        path = Path(path)
+        if path.exists():
+            raise PrefDBError(f"{path} already exists: resume that run or choose another run name")
+        # Made under another name: a process killed half-way leaves no half-made prefs.db.
+        draft = path.with_name(path.name + ".new")
+        try:
+            draft.unlink(missing_ok=True)
+            with contextlib.closing(_connect(draft, "mode=rwc")) as db:
+                db.executescript(SCHEMA)
+                meta = {"env_id": env_id, "segment_length": str(segment_length)}
+                db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+                db.execute("PRAGMA journal_mode = WAL")
+            os.replace(draft, path)
+        except sqlite3.Error as error:
+            raise _explain(path, error) from error
+        except OSError as error:
+            reason = error.strerror
+            raise PrefDBError(f"{path} cannot be created ({reason}): choose another folder") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> "PrefDB":
+        """Open a database. Raises PrefDBError if it is missing, damaged, newer or something else."""
+        path = Path(path)
+        if not path.is_file():
+            raise PrefDBError(f"{path} does not exist: give the prefs.db of a run")
+        try:
+            db = _connect_read_only(path) if read_only else _connect_checked(path, "mode=rw")
+        except sqlite3.Error as error:
+            raise _explain(path, error) from error
+        return cls(path, db, read_only)
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file, so that it can be copied alone; twice is fine."""
+        if self._db is None:
+            return
+        db, self._db = self._db, None
+        if not self._read_only:
+            # If the disk is full the log stays beside the file, where the next open finds it.
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+
+    def add_answer(
+        self,
+        comparison: Comparison,
+        choice: Choice,
+        *,
+        teacher: str,
+        client_id: str | None = None,
+        shown_at: float | None = None,
+        answered_at: float | None = None,
+        supersedes: int | None = None,
+    ) -> Label | None:
+        """Store an answer; it is on disk when this returns. Times are unix seconds (answered_at: now).
+
+        supersedes: seq of the answer that this one edits. The same client_id again changes nothing and
+        returns the stored answer. Returns None where the trainer has nothing to do (incomparable, no edit).
+        """
+        with self._transaction() as db:
+            times = (shown_at, answered_at)
+            seq = self._insert(db, comparison, Choice(choice), teacher, client_id, times, supersedes)
+            return self._stored_label(seq)
+
+    def add_answers(
+        self, answers: Sequence[tuple[Comparison, Choice]], *, teacher: str
+    ) -> list[Label | None]:
+        """Store many answers in one transaction, all or none; results in the same order (see add_answer)."""
+        with self._transaction() as db:
+            rest = (teacher, None, (None, None), None)
+            seqs = [self._insert(db, comparison, Choice(choice), *rest) for comparison, choice in answers]
+            return [self._stored_label(seq) for seq in seqs]
+
+    def undo_last(self, teacher: str) -> tuple[Label, Comparison] | None:
+        """Take back the teacher's newest effective answer; None if there is none.
+
+        Returns the retraction (mu None, retracts = its seq) and the comparison as it was shown, to ask again.
+        """
+        with self._transaction() as db:
+            newest = "SELECT seq, comparison_id, shown_left FROM effective_answer WHERE teacher = ?"
+            row = db.execute(f"{newest} ORDER BY seq DESC LIMIT 1", (teacher,)).fetchone()
+            if row is None:
+                return None
+            undone, comparison_id, left = row
+            values = (uuid.uuid4().hex, comparison_id, teacher, "retracted", None, left)
+            seq = db.execute(INSERT_ANSWER, (*values, None, time.time(), undone)).lastrowid
+            label = _label(self._read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
+            return label, Comparison(self.segment(label.a), self.segment(label.b), flip=left != label.a)
+
+    def labels(self, after: int = 0) -> list[Label]:
+        """What a reader that has seen every answer up to seq `after` needs to catch up, in order.
+
+        Effective labels with a greater seq, and the retractions (mu None) of answers that it has seen.
+        """
+        labels = []
+        for row in self._read(f"{SELECT_LABEL} WHERE seq > ? ORDER BY seq", (after,)):
+            effective, label = row[-1], _label(row)
+            if effective and label.mu is not None:
+                labels.append(label)
+            elif label.retracts is not None and label.retracts <= after:
+                # Also where this row was itself superseded: what it took back stays taken back.
+                retraction = (label.seq, label.comparison_id, label.a, label.b, None, label.validation)
+                labels.append(Label(*retraction, label.retracts))
+        return labels
+
+    def stored_segment(self, segment_id: str) -> CompressedSegment:
+        """A segment kept compressed, for holding thousands of them. Raises PrefDBError if it is unknown."""
+        columns = "stack, policy_step, seed, fps, layout, arrays"
+        rows = self._read(f"SELECT {columns} FROM segment WHERE id = ?", (segment_id,))
+        if not rows:
+            raise PrefDBError(f"{self.path} has no segment {segment_id}: use the prefs.db of that label")
+        return CompressedSegment(self.env_id, *rows[0])
+
+    def segment(self, segment_id: str) -> Segment:
+        """A segment with its view clip. Raises PrefDBError if it is unknown."""
+        stored = self.stored_segment(segment_id)
+        return stored.decode(self._read("SELECT view FROM segment WHERE id = ?", (segment_id,))[0][0])
+
+    def segments(self) -> Iterator[Segment]:
+        """Every stored segment, newest last, one in memory at a time."""
+        for (segment_id,) in self._read("SELECT id FROM segment ORDER BY number"):
+            yield self.segment(segment_id)
+
+    def answers(self) -> Iterator[AnswerRow]:
+        """Every effective answer in order, incomparable ones included."""
+        columns = "seq, comparison_id, segment_a, segment_b, choice, preferred, shown_left, teacher, shown_at"
+        source = "effective_answer JOIN comparison ON comparison.id = comparison_id"
+        for row in self._read(f"SELECT {columns}, answered_at FROM {source} ORDER BY seq"):
+            seq, comparison_id, a, b, stored, preferred, left, teacher, shown_at, answered_at = row
+            choice = Choice("a" if preferred == a else "b") if stored == "preferred" else Choice(stored)
+            yield AnswerRow(seq, comparison_id, a, b, choice, left != a, teacher, shown_at, answered_at, self)
+
+    def n_labels(self) -> int:
+        """Effective answers that train the predictor."""
+        return self._read("SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable'")[0][0]
+
+    def n_answers(self) -> int:
+        """Effective answers, incomparable ones included."""
+        return self._read("SELECT count(*) FROM effective_answer")[0][0]
+
+    def merge_from(self, other_path: str | Path) -> int:
+        """Copy what another run's database holds, all or nothing; returns how many labels that added.
+
+        Answers get new seqs; those that are here already are left alone. Raises PrefDBError if the other
+        database is of another environment or segment length.
+        """
+        with contextlib.closing(PrefDB.open(other_path, read_only=True)) as other:
+            theirs, ours = (f"{db.env_id} segments of {db.segment_length} steps" for db in (other, self))
+            if theirs != ours:
+                raise PrefDBError(f"{other.path} holds {theirs}, not {ours}: give labels of the same kind")
+            before = self.n_labels()
+            # Answers first: what they refer to was committed with them, even if that run is still going.
+            answers = other._read(f"SELECT seq, {ANSWER_COLUMNS} FROM answer ORDER BY seq")
+            comparisons = other._read("SELECT id, segment_a, segment_b FROM comparison")
+            with self._transaction() as db:
+                for (number,) in other._read("SELECT number FROM segment ORDER BY number"):
+                    rows = other._read(f"SELECT {SEGMENT_COLUMNS} FROM segment WHERE number = ?", (number,))
+                    db.execute(INSERT_SEGMENT + IF_NEW, rows[0])
+                db.executemany(INSERT_COMPARISON + IF_NEW, comparisons)
+                self._copy_answers(db, answers)
+            return self.n_labels() - before
+
+    @staticmethod
+    def _copy_answers(db: sqlite3.Connection, answers: list[tuple]) -> None:
+        here = dict(db.execute("SELECT client_id, seq FROM answer"))
+        seqs: dict[int | None, int | None] = {None: None}  # their seq -> ours
+        for seq, client_id, *values, supersedes in answers:
+            if client_id in here:
+                seqs[seq] = here[client_id]
+            else:
+                seqs[seq] = db.execute(INSERT_ANSWER, (client_id, *values, seqs[supersedes])).lastrowid
+
+    def _insert(
+        self,
+        db: sqlite3.Connection,
+        comparison: Comparison,
+        choice: Choice,
+        teacher: str,
+        client_id: str | None,
+        times: tuple[float | None, float | None],
+        supersedes: int | None,
+    ) -> int:
+        """Insert an answer and what it refers to; returns its seq (the stored one for a known client_id)."""
+        if client_id is not None:
+            known = db.execute("SELECT seq FROM answer WHERE client_id = ?", (client_id,)).fetchone()
+            if known:
+                return known[0]
+        for segment in (comparison.a, comparison.b):
+            self._insert_segment(db, segment)
+        a, b = comparison.a.id, comparison.b.id
+        db.execute(INSERT_COMPARISON + IF_NEW, (comparison.id, a, b))
+        if supersedes is not None:
+            query = "SELECT 1 FROM effective_answer WHERE seq = ? AND comparison_id = ?"
+            if not db.execute(query, (supersedes, comparison.id)).fetchone():
+                raise PrefDBError(f"answer {supersedes} is not this pair's current one: edit that one")
+        stored, preferred = choice.value, None
+        if choice in (Choice.A, Choice.B):
+            stored, preferred = "preferred", a if choice == Choice.A else b
+        shown_at, answered_at = times
+        answered_at = time.time() if answered_at is None else answered_at
+        left = b if comparison.flip else a
+        values = (client_id or uuid.uuid4().hex, comparison.id, teacher, stored, preferred, left)
+        seq = db.execute(INSERT_ANSWER, (*values, shown_at, answered_at, supersedes)).lastrowid
+        assert seq is not None
+        return seq
+
+    def _insert_segment(self, db: sqlite3.Connection, segment: Segment) -> None:
+        if segment.env_id != self.env_id or len(segment) > self.segment_length:
+            theirs, ours = f"{segment.env_id}, {len(segment)} steps", f"{self.env_id}, {self.segment_length}"
+            raise PrefDBError(f"{self.path} takes segments of {ours}, not {theirs}: use that run's prefs.db")
+        # Looked up first: compressing a segment that is there already would be wasted.
+        if not db.execute("SELECT 1 FROM segment WHERE id = ?", (segment.id,)).fetchone():
+            db.execute(INSERT_SEGMENT, _segment_row(segment))
+
+    def _stored_label(self, seq: int) -> Label | None:
+        label = _label(self._read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
+        return None if label.mu is None and label.retracts is None else label
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise PrefDBError(f"{self.path} was closed: open it again")
+        return self._db
+
+    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
+        """All rows at once: an unfinished statement would keep the write-ahead log from being folded in."""
+        try:
+            return self._connection().execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit (with fsync) at the end, or leave the file as it was.
+
+        Results are read inside: an error after the commit would make the caller store the answer again.
+        """
+        db = self._connection()
+        if self._read_only:
+            raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+        finally:
+            if db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")

@@ -1,0 +1,323 @@
+"""The preference interface: which pair of segments to ask about next, whom to ask, and labels from the answers."""
+
+from __future__ import annotations
+
+import math
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from channels import Channels, drain
+from pref_db import Choice, Comparison, Label, PrefDB, Segment
+
+# Labels so far follow n(T) = n0 + (N - n0) ln(1 + T/c) / ln(1 + Tmax/c), the paper's rate c / (T + c) summed up.
+# Both of its domains have c = Tmax / 10: 2M of 20M steps on MuJoCo, 5M of 50M on Atari (appendix A).
+ANNEALING = 10.0
+ANSWERS_PER_COMMIT = 64
+TRIES = 50  # random pairs looked at for one that was not asked yet
+
+
+@dataclass(frozen=True)
+class PrefsConfig:
+    """Preferences; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+
+    synthetic_prefs: bool = False
+    """Let a synthetic teacher answer, from the true reward of the segments."""
+    gather_prefs: bool = True
+    """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
+    n_initial_prefs: int = 500
+    """Labels to gather before the reward predictor is pretrained."""
+    max_prefs: int = 5500
+    """Labels to gather in all; the policy goes on without more."""
+    max_segs: int = 1000
+    """Newest segments kept in memory, from which the pairs to ask about are drawn."""
+    load_prefs_dir: str | None = None
+    """Run folder whose labels to start from."""
+
+
+class Action:
+    """What a person can do besides answering."""
+
+    UNDO = "undo"
+    END = "end"  # no more answers will come; training goes on
+
+
+class Teacher(Protocol):
+    """Who answers. `poll` never waits: it says what was answered since the last call, if anything."""
+
+    name: str
+
+    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
+        """A choice for this comparison, an `Action`, or None while there is no answer.
+
+        Args:
+            comparison: the pair to show; None while there is no pair.
+            status: what to tell a person about progress, or about what is being waited for.
+        """
+
+    def close(self) -> None: ...
+
+
+class SyntheticTeacher:
+    """Prefers the segment with the higher true reward; equal sums are equal (paper, section 3.3)."""
+
+    name = "synthetic"
+
+    def poll(self, comparison: Comparison | None, status: str = "") -> Choice | None:
+        if comparison is None:
+            return None
+        a, b = float(comparison.a.rewards.sum()), float(comparison.b.rewards.sum())
+        if math.isclose(a, b, abs_tol=1e-6):
+            return Choice.EQUAL
+        return Choice.A if a > b else Choice.B
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+ANSWERS = {
+    "l": "left",
+    "left": "left",
+    "r": "right",
+    "right": "right",
+    "e": "equal",
+    "equal": "equal",
+    "": "incomparable",
+    "u": Action.UNDO,
+    "undo": Action.UNDO,
+}
+KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
+
+
+class TerminalLines:
+    """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
+        threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def next(self) -> str | None:
+        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return None
+            if line is None:
+                return Action.END
+            answer = ANSWERS.get(line.strip().lower())
+            if answer is not None:
+                return answer
+            print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
+
+
+class PersonTeacher:
+    """A person: clips loop in a window, answers are typed at the terminal or pressed in the window."""
+
+    name = "person"
+
+    def __init__(self, window: Any, stream: IO[str] | None = None) -> None:
+        """`window` is a `viewer.ClipWindow`."""
+        self.window, self.lines = window, TerminalLines(stream or sys.stdin)
+        self._shown: Comparison | None = None
+        self._said = ""
+        self._typed_nothing_more = False
+
+    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
+        self._show(comparison, status)
+        pressed = self.window.tick()
+        answer = pressed[0] if pressed else None
+        if answer == "close":
+            return Action.END
+        if answer is None and not self._typed_nothing_more:
+            answer = self.lines.next()
+            if answer == Action.END:
+                self._typed_nothing_more = True
+                return Action.END
+        if answer is None or answer == Action.UNDO or comparison is None:
+            return answer if answer == Action.UNDO else None
+        self._shown = None
+        if answer in ("left", "right"):
+            return Choice.B if (answer == "left") == comparison.flip else Choice.A
+        return Choice(answer)
+
+    def _show(self, comparison: Comparison | None, status: str) -> None:
+        """Starts a new pair in the window, and says once at the terminal what is wanted."""
+        if comparison is None:
+            self.window.message(status)
+            self._say(status)
+        elif comparison is not self._shown:
+            left, right = (comparison.b, comparison.a) if comparison.flip else (comparison.a, comparison.b)
+            self.window.show(left.frames(), right.frames(), comparison.a.fps, status)
+            self._say(f"{status}: which clip is better? ({KEYS_HELP})")
+        self._shown = comparison
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            print(text, flush=True)
+            self._said = text
+
+    def close(self) -> None:
+        self.window.close()
+
+
+def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int) -> int:
+    """How many labels a synthetic teacher should have given after so many agent steps of training (appendix A)."""
+    if max_steps <= 0:
+        return n_total
+    share = math.log1p(ANNEALING * min(steps / max_steps, 1.0)) / math.log1p(ANNEALING)
+    return n_initial + int((n_total - n_initial) * share)
+
+
+class PrefInterface:
+    """Owns the store and the pool of recent segments; every answer is on disk before it travels on.
+
+    Args:
+        annealed_over: agent steps of policy training over which a synthetic teacher spreads its labels.
+        goal: labels after which nobody is asked any more.
+    """
+
+    def __init__(
+        self,
+        db: PrefDB,
+        teacher: Teacher,
+        channels: Channels,
+        config: PrefsConfig,
+        *,
+        seed: int,
+        goal: int,
+        annealed_over: float,
+    ) -> None:
+        self.db, self.teacher, self.channels, self.config = db, teacher, channels, config
+        self.n_initial, self.goal, self.annealed_over = config.n_initial_prefs, goal, annealed_over
+        self.rng = np.random.default_rng(seed)
+        self.pool: deque[Segment] = deque(maxlen=config.max_segs)
+        self.asked = {row.comparison_id for row in db.answers()}
+        self.n_labels = db.n_labels()
+        self.ended = False  # the person has left
+        self.current: Comparison | None = None
+        self._shown_at = 0.0
+
+    def step(self) -> bool:
+        """Takes new segments, asks and stores; never waits. False if there was nothing to do."""
+        took = self._take_segments()
+        if self.ended:
+            return took
+        if self.teacher.name == SyntheticTeacher.name:
+            return self._ask_synthetic() or took
+        return self._ask_person() or took
+
+    @property
+    def training(self) -> bool:
+        """True once the policy has begun to learn."""
+        return bool(self.channels.agent_steps.value > 0)
+
+    def wanted(self) -> int:
+        """How many labels should be asked for now."""
+        goal = self.goal
+        if self.teacher.name == SyntheticTeacher.name:  # a person sets the pace
+            steps = self.channels.agent_steps.value
+            goal = min(goal, labels_due(steps, self.annealed_over, self.n_initial, goal))
+        return max(0, goal - self.n_labels)
+
+    def status(self) -> str:
+        """One line for a person: how many labels there are, or what is being waited for."""
+        if self.ended or self.n_labels >= self.goal:
+            return f"{self.n_labels} labels, no more are wanted; training goes on"
+        if self.current is None and len(self.pool) < 2:
+            return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
+        if self.current is None:
+            return "Waiting for new clips from the agent: every pair was asked"
+        initial = f" ({self.n_initial} before training starts)" if self.n_labels < self.n_initial else ""
+        return f"Label {self.n_labels + 1} of {self.goal}{initial}"
+
+    def _take_segments(self) -> bool:
+        """Moves segments from the queue to the pool; before training a full pool is left as it is."""
+        if not self.training and len(self.pool) == self.pool.maxlen:
+            return False
+        segments = drain(self.channels.segments, limit=64)
+        self.pool.extend(segments)
+        return bool(segments)
+
+    def _next_comparison(self) -> Comparison | None:
+        """A random pair from the pool that was not asked before, sides drawn at random; None if none was found."""
+        if len(self.pool) < 2:
+            return None
+        for _ in range(TRIES):
+            i, j = self.rng.choice(len(self.pool), 2, replace=False)
+            comparison = Comparison(self.pool[i], self.pool[j], flip=bool(self.rng.integers(2)))
+            if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
+                self.asked.add(comparison.id)
+                return comparison
+        return None
+
+    def _ask_synthetic(self) -> bool:
+        """Asks for what is due, with one commit for many answers."""
+        answers: list[tuple[Comparison, Choice]] = []
+        # A pair uses two fresh segments on average, so labels are spread over the clips that came in.
+        for _ in range(min(self.wanted(), ANSWERS_PER_COMMIT, max(0, len(self.pool) // 2))):
+            comparison = self._next_comparison()
+            choice = self.teacher.poll(comparison, "") if comparison else None
+            if comparison and isinstance(choice, Choice):
+                answers.append((comparison, choice))
+        if answers:
+            self._deliver(self.db.add_answers(answers, teacher=self.teacher.name))
+        return bool(answers)
+
+    def _ask_person(self) -> bool:
+        """Shows the current pair and stores the answer, if there is one."""
+        if self.current is None and self.wanted():
+            self.current, self._shown_at = self._next_comparison(), time.time()
+        answer = self.teacher.poll(self.current, self.status())
+        if answer == Action.END:
+            self.ended = True
+            print("Labelling has ended; training goes on. Ctrl-C ends it.", flush=True)
+        elif answer == Action.UNDO:
+            self._undo()
+        elif isinstance(answer, Choice) and self.current is not None:
+            label = self.db.add_answer(
+                self.current, answer, teacher=self.teacher.name, shown_at=self._shown_at, answered_at=time.time()
+            )
+            self.current = None
+            self._deliver([label])
+        return answer is not None
+
+    def _undo(self) -> None:
+        """Takes the last answer back and asks that pair again."""
+        undone = self.db.undo_last(self.teacher.name)
+        if undone is None:
+            print("There is no answer to undo.", flush=True)
+            return
+        retraction, comparison = undone
+        if self.current is not None:
+            self.asked.discard(self.current.id)
+        self.current, self._shown_at = comparison, time.time()
+        self._deliver([retraction])
+
+    def _deliver(self, labels: list[Label | None]) -> None:
+        """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
+        self.n_labels = self.db.n_labels()
+        for label in labels:
+            while label is not None and not self.channels.stop.is_set():
+                try:
+                    self.channels.labels.put(label, timeout=0.2)
+                    break
+                except queue.Full:
+                    continue
+
+    def close(self) -> None:
+        """Closes the windows and the store."""
+        self.teacher.close()
+        self.db.close()

@@ -1,0 +1,123 @@
+"""Child processes: started with all that they may touch, watched while they run, and always ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from channels import Channels, Failure
+
+STOP_SECONDS = 20.0  # for a checkpoint and the end of the environments
+KILL_SECONDS = 3.0
+
+
+class ChildError(Exception):
+    """A child process died; the message says which and why."""
+
+    def __init__(self, message: str, child_traceback: str = "") -> None:
+        super().__init__(message)
+        self.child_traceback = child_traceback
+
+
+class UserError(Exception):
+    """Something the user can mend; the message is one sentence that says how."""
+
+
+def user_errors() -> tuple[type[Exception], ...]:
+    """Exceptions whose message is meant for the user as it stands."""
+    from checkpoint import CheckpointError
+    from envs import EnvError
+    from pref_db import PrefDBError
+    from viewer import DisplayError
+
+    return (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, OSError)
+
+
+def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
+    """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, args=(channels,), daemon=True, name="parent watch").start()
+    try:
+        body(channels, *arguments)
+    except Exception as error:
+        message = str(error).split("\n")[0] or type(error).__name__
+        is_user_error = isinstance(error, user_errors())
+        text = message if is_user_error else f"{type(error).__name__}: {message}"
+        channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
+        raise SystemExit(1) from None
+    finally:
+        channels.discard()
+
+
+def _follow_parent(channels: Channels) -> None:
+    """Ends this process soon after its parent has died, with a checkpoint if there is time for one."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        channels.stop.set()
+        time.sleep(STOP_SECONDS)
+        os._exit(1)
+
+
+class Children:
+    """The child processes of a run."""
+
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
+        self.processes: dict[str, Any] = {}
+
+    def start(self, name: str, body: Callable[..., None], *arguments: Any) -> None:
+        """Starts a process that runs `body(channels, *arguments)`."""
+        process = self.channels.context.Process(  # type: ignore[union-attr]
+            target=child_main, args=(name, body, self.channels, arguments), name=name
+        )
+        process.start()
+        self.processes[name] = process
+
+    def has_finished(self, name: str) -> bool:
+        """True once the child has left by itself with nothing wrong."""
+        return bool(self.processes[name].exitcode == 0)
+
+    def check(self) -> None:
+        """Raises ChildError if a child was killed or died without a word."""
+        for name, process in self.processes.items():
+            code = process.exitcode
+            if code is not None and code < 0:
+                killer = signal.Signals(-code).name
+                hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+                raise ChildError(f"the {name} process was killed by {killer}{hint}")
+            if code:
+                raise ChildError(f"the {name} process died with exit status {code}")
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps, but wakes as soon as a child ends."""
+        alive = [process.sentinel for process in self.processes.values() if process.exitcode is None]
+        if alive:
+            multiprocessing.connection.wait(alive, timeout=seconds)
+        else:
+            time.sleep(seconds)
+
+    def stop(self) -> None:
+        """Asks every child to checkpoint and leave, and ends those that do not; may be called twice."""
+        self.channels.stop.set()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.processes.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends every child at once."""
+        for process in self.processes.values():
+            if process.exitcode is None:
+                process.terminate()
+                process.join(KILL_SECONDS)
+            if process.exitcode is None:
+                process.kill()
+                process.join()

@@ -1,0 +1,205 @@
+"""What a run says while it goes on and when it ends: the progress line, progress.csv, the curves and the summary."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+log = logging.getLogger("run")
+
+PLAIN_SECONDS = 10.0  # between lines where the output is no terminal, or where a person types answers
+COLUMNS = (
+    "seconds",
+    "steps",
+    "steps_per_second",
+    "episodes",
+    "episode_return",
+    "labels",
+    "training_accuracy",
+    "validation_accuracy",
+    "dropped_segments",
+)
+
+
+class Progress:
+    """Collects the children's numbers; shows them in one line that says how far the run is and how long it takes.
+
+    Args:
+        live: redraw one line in place; otherwise a line is printed every ten seconds.
+    """
+
+    def __init__(self, folder: Path, *, goal_labels: int, live: bool) -> None:
+        self.folder, self.goal_labels = folder, goal_labels
+        self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}}
+        self.return_before = math.nan
+        self.labels = 0
+        self._start = self._printed = time.monotonic()
+        self._labels_start: tuple[float, int] | None = None
+        self._training_start: tuple[float, float] | None = None
+        self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
+        if self._live:
+            self._live.start()
+        path = folder / "progress.csv"
+        new = not path.exists()
+        self._file = path.open("a", newline="")
+        self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
+        if new:
+            self._csv.writeheader()
+
+    def update(self, source: str, values: dict[str, float], labels: int) -> None:
+        """Takes a child's report."""
+        self.values[source] = values
+        self.labels = labels
+        a2c = self.values["a2c"]
+        if source == "a2c":
+            if not a2c["training"] or math.isnan(self.return_before):
+                self.return_before = a2c["episode_return"]
+            if a2c["training"] and self._training_start is None:
+                self._training_start = (time.monotonic(), a2c["steps"])
+            row = {**self.values["reward predictor"], **a2c, "labels": labels, "seconds": round(self.seconds, 1)}
+            self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
+            self._file.flush()
+
+    def show(self, labels: int) -> None:
+        """Draws the line."""
+        self.labels = labels
+        now = time.monotonic()
+        if self._live:
+            self._live.update(Text(self.line()))
+        if now - self._printed >= PLAIN_SECONDS:
+            self._printed = now
+            log.info(self.line())
+            if not self._live:
+                print(self.line(), flush=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def line(self) -> str:
+        """Stage, numbers and time left, in one line."""
+        a2c, predictor = self.values["a2c"], self.values["reward predictor"]
+        if a2c.get("training"):
+            parts = [
+                f"Training the policy {a2c['steps'] / max(a2c['max_steps'], 1):.0%}",
+                f"{a2c['steps']:,.0f}/{a2c['max_steps']:,.0f} steps",
+                f"{a2c['steps_per_second']:,.0f} steps/s",
+                f"true reward {a2c['episode_return']:.1f}",
+            ]
+        elif predictor.get("epochs"):
+            parts = [f"Pretraining the reward predictor, epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"]
+        elif self.labels < self.goal_labels:
+            parts = ["Gathering labels"]
+        else:
+            parts = ["Starting"]
+        if self.goal_labels or self.labels:
+            parts.append(f"labels {self.labels}/{self.goal_labels}")
+        if not math.isnan(predictor.get("validation_accuracy", math.nan)):
+            parts.append(f"validation accuracy {predictor['validation_accuracy']:.0%}")
+        left = self._seconds_left()
+        parts.append(f"{_clock(self.seconds)} gone" + ("" if left is None else f", {_clock(left)} left"))
+        return " · ".join(parts)
+
+    def _seconds_left(self) -> float | None:
+        """Time left of the present stage, from its mean pace."""
+        now, a2c = time.monotonic(), self.values["a2c"]
+        if self._training_start is not None:
+            done = a2c["steps"] - self._training_start[1]
+            pace = done / max(now - self._training_start[0], 1e-9)
+            return (a2c["max_steps"] - a2c["steps"]) / pace if done else None
+        if self._labels_start is None and self.labels:
+            self._labels_start = (now, self.labels)
+        if self._labels_start is None or self.labels >= self.goal_labels:
+            return None
+        done = self.labels - self._labels_start[1]
+        return (self.goal_labels - self.labels) * (now - self._labels_start[0]) / done if done else None
+
+    def close(self) -> None:
+        """Ends the live line; may be called twice."""
+        if self._live:
+            self._live.stop()
+        self._file.close()
+
+
+def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bool) -> str:
+    """The last words of a run: what was learned from how many labels, and where everything is."""
+    a2c, predictor, folder = progress.values["a2c"], progress.values["reward predictor"], progress.folder
+    rows: list[tuple[str, str]] = []
+    if uses_preferences:
+        rows.append(("labels used", f"{progress.labels}"))
+    if not math.isnan(predictor.get("validation_accuracy", math.nan)):
+        rows.append(("validation accuracy", f"{predictor['validation_accuracy']:.1%}"))
+    if a2c.get("steps"):
+        after, before = a2c["episode_return"], progress.return_before
+        rows.append(("true episode reward", f"{before:.1f} before, {after:.1f} after (mean of the last 100 episodes)"))
+        if solved_at is not None:
+            verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
+            rows.append(("target", f"{solved_at:g}, {verdict}"))
+        rows.append(("agent steps", f"{a2c['steps']:,.0f}"))
+    rows.append(("time", _clock(progress.seconds)))
+    rows.append(("run folder", str(folder)))
+    rows += [(f"{path.name} checkpoint", str(newest)) for path, newest in _newest_checkpoints(folder)]
+    if (folder / "curves.png").exists():
+        rows.append(("curves", str(folder / "curves.png")))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def _newest_checkpoints(folder: Path) -> list[tuple[Path, Path]]:
+    found = [(folder / part, sorted((folder / part).glob("step-*.pt"))) for part in ("policy", "reward_predictor")]
+    return [(path, checkpoints[-1]) for path, checkpoints in found if checkpoints]
+
+
+def draw_curves(folder: Path, title: str) -> None:
+    """Draws progress.csv as `curves.png`: true reward, and accuracy and labels, against agent steps."""
+    from matplotlib.figure import Figure  # slow to import: only where it is used
+
+    with (folder / "progress.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["steps"]]
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for name in ("episode_return", "training_accuracy", "validation_accuracy", "labels"):
+        points = [(float(row["steps"]), float(row[name])) for row in rows if row[name] not in ("", "nan")]
+        curves[name] = ([x for x, _ in points], [y for _, y in points])
+    if not curves["episode_return"][0]:
+        return
+    has_labels = any(curves["labels"][1])
+    figure = Figure(figsize=(11 if has_labels else 6, 4), layout="constrained")
+    figure.suptitle(title)
+    axes: Any = figure.subplots(1, 2 if has_labels else 1, squeeze=False)[0]
+    axes[0].plot(*curves["episode_return"])
+    axes[0].set(xlabel="agent steps", ylabel="true episode reward (mean of the last 100)")
+    if has_labels:
+        axes[1].plot(*curves["training_accuracy"], label="accuracy on training labels")
+        axes[1].plot(*curves["validation_accuracy"], label="accuracy on validation labels")
+        axes[1].set(xlabel="agent steps", ylabel="accuracy", ylim=(0.4, 1.02))
+        right = axes[1].twinx()
+        right.plot(*curves["labels"], color="0.6", linestyle="--")
+        right.set(ylabel="labels (dashed)", ylim=(0, None))
+        axes[1].legend(loc="lower right")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.savefig(folder / "curves.png", dpi=110)
+
+
+def is_terminal() -> bool:
+    """Whether a line can be redrawn in place."""
+    return sys.stdout.isatty()
+
+
+def _rounded(value: float | str) -> float | str:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

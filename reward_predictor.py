@@ -1,0 +1,518 @@
+"""The reward predictor: an ensemble of networks fitted to comparisons, and the process that trains it.
+
+The method is section 2.2 of Christiano et al. 2017; numbers for Atari are from its appendix A.2.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import checkpoint
+import networks
+from channels import Channels, Report, WeightsBoard, drain
+from pref_db import CompressedSegment, Label, PrefDB
+
+ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
+LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
+NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
+PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
+BATCHES_PER_PUBLISH = 10
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """Reward predictor; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+
+    reward_predictor_network: Literal["cnn", "feature_points"] = "cnn"
+    """Body for pixel observations: the paper's CNN, or learned feature points."""
+    reward_predictor_uses_actions: bool = False
+    """Whether the predictor sees the action beside the observation."""
+    ensemble_size: int = 3
+    """Members of the ensemble, each trained on its own bootstrap of the labels."""
+    reward_predictor_learning_rate: float = 2e-4
+    """Learning rate of the reward predictor (Adam)."""
+    batchnorm: bool = True
+    """Batch norm on the convolutions."""
+    dropout: float = 0.5
+    """Dropout rate on the convolutions."""
+    reward_std: float = 0.05
+    """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
+    n_initial_epochs: int = 200
+    """Passes over the initial labels at most, before the policy starts; ends earlier when validation loss stops falling."""
+    labels_per_step: float = 0.1
+    """Labels trained on for each agent step of the policy, once it trains (paper: about 0.1)."""
+    label_batch_size: int = 32
+    """Labels per training batch of the reward predictor."""
+    load_reward_predictor_ckpt_dir: str | None = None
+    """Folder with a reward predictor checkpoint to start from."""
+    reward_predictor_ckpt_interval: int = 500
+    """Training batches of the reward predictor between checkpoints."""
+
+
+@dataclass(frozen=True)
+class PredictorInputs:
+    """What the networks take: the shape of an observation and the size of an action."""
+
+    kind: Literal["pixels", "vector"]
+    observation_shape: tuple[int, ...]
+    n_actions: int | None
+    action_dim: int | None
+
+
+class RewardNetwork(nn.Module):
+    """One member: (observation, action) -> scalar reward."""
+
+    def __init__(self, inputs: PredictorInputs, config: PredictorConfig) -> None:
+        super().__init__()
+        dropout = config.dropout
+        self.body: nn.Module
+        if inputs.kind == "vector":
+            self.body = networks.MLP(inputs.observation_shape[0], dropout=dropout)
+        elif config.reward_predictor_network == "feature_points":
+            self.body = networks.FeaturePoints(inputs.observation_shape[0])
+        else:
+            self.body = networks.RewardCNN(
+                inputs.observation_shape[0], batchnorm=config.batchnorm, dropout=dropout
+            )
+        self.n_actions = inputs.n_actions
+        action_size = (inputs.n_actions or inputs.action_dim or 0) if config.reward_predictor_uses_actions else 0
+        self.action_size = action_size
+        n_features = int(self.body.n_features)  # type: ignore[arg-type]
+        self.joint = nn.Linear(n_features + action_size, 64) if action_size else None
+        self.out = nn.Linear(64 if action_size else n_features, 1)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B, ...), (B,) or (B, A) -> (B,)."""
+        x = self.body(observations)
+        if self.joint is not None:
+            encoded = F.one_hot(actions, self.n_actions) if self.n_actions else actions
+            x = F.leaky_relu(self.joint(torch.cat([x, encoded.to(x.dtype)], dim=1)), 0.01)
+        return self.out(x).squeeze(-1).float()
+
+
+class RewardPredictor(nn.Module):
+    """The ensemble. Each member's reward is normalised by itself, then the members are averaged (section 2.2.1).
+
+    The normaliser's statistics are buffers: saved, moved and published with the weights.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, inputs: PredictorInputs, config: PredictorConfig) -> None:
+        super().__init__()
+        n_members = config.ensemble_size
+        self.members = nn.ModuleList(RewardNetwork(inputs, config) for _ in range(n_members))
+        self.reward_std = config.reward_std
+        self.register_buffer("mean", torch.zeros(n_members))
+        self.register_buffer("std", torch.ones(n_members))
+        # bfloat16 pays on convolutions; feature points need more digits for their coordinates than it has.
+        convolutional = isinstance(self.members[0].body, networks.RewardCNN)
+        self.autocast = convolutional and networks.cpu_has_bf16()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.eval()
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B, ...), (B,) -> raw rewards (members, B)."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            return torch.stack([member(observations, actions) for member in self.members])
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Raw rewards (members, B) -> zero mean and `reward_std` for each member."""
+        return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std
+
+    @torch.inference_mode()
+    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """(B, ...), (B,) or (B, A) -> predicted reward (B,): the mean of the normalised members."""
+        raw = self(torch.from_numpy(observations), torch.from_numpy(actions))
+        return self.normalised(raw).mean(0).numpy()
+
+    @torch.no_grad()
+    def fit_normaliser(self, raw: Tensor) -> None:
+        """Sets the statistics to those of raw rewards (members, B) on recent segments."""
+        self.mean.copy_(raw.mean(1))
+        self.std.copy_(raw.std(1).clamp(min=1e-6))
+
+
+def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor) -> Tensor:
+    """Cross-entropy between answers and predictions (eq. 1), with a 10 % chance of a random answer (section 2.2.3).
+
+    Args:
+        returns_a, returns_b: (..., B) sums of predicted reward over the two segments.
+        mu: (B, 2) the answers.
+
+    Returns:
+        (..., B) losses, each at most -ln 0.05.
+    """
+    p_a = torch.sigmoid(returns_a - returns_b) * (1 - ERROR_RATE) + ERROR_RATE / 2
+    return -(mu[:, 0] * p_a.log() + mu[:, 1] * (1 - p_a).log())
+
+
+def bootstrap_count(comparison_id: str, member: int) -> int:
+    """How often a member's bootstrap holds a label: Poisson(1), the limit of drawing N of N with replacement.
+
+    Decided by a hash, so it stays the same when labels arrive one by one and after a restart.
+    """
+    digest = hashlib.blake2b(f"{comparison_id}/{member}".encode(), digest_size=8).digest()
+    uniform, probability, cumulative, count = int.from_bytes(digest, "big") / 2**64, np.exp(-1.0), np.exp(-1.0), 0
+    while uniform > cumulative and count < 10:
+        count += 1
+        probability /= count
+        cumulative += probability
+    return count
+
+
+@dataclass(frozen=True)
+class TrainingPair:
+    """A label with its two segments, which stay compressed until a batch needs them."""
+
+    label: Label
+    a: CompressedSegment
+    b: CompressedSegment
+    counts: tuple[int, ...]  # how often each member's bootstrap holds it
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Pairs decoded for one pass: all their steps in one row, so that segments may differ in length."""
+
+    observations: Tensor  # (total steps, ...)
+    actions: Tensor  # (total steps,) or (total steps, A)
+    segment: Tensor  # (total steps,) index of the step's segment; pair i has segments 2 i and 2 i + 1
+    mu: Tensor  # (B, 2)
+    counts: Tensor  # (members, B)
+
+    @classmethod
+    def decode(cls, pairs: list[TrainingPair]) -> PairBatch:
+        segments = [stored.decode() for pair in pairs for stored in (pair.a, pair.b)]
+        lengths = torch.tensor([len(segment) for segment in segments])
+        return cls(
+            torch.from_numpy(np.concatenate([segment.stacked() for segment in segments])),
+            torch.from_numpy(np.concatenate([segment.actions for segment in segments])),
+            torch.repeat_interleave(torch.arange(len(segments)), lengths),
+            torch.tensor([pair.label.mu for pair in pairs], dtype=torch.float32),
+            torch.tensor([pair.counts for pair in pairs], dtype=torch.float32).T,
+        )
+
+    def returns(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw rewards (members, total steps) -> summed rewards of the pairs' segments, (members, B) each."""
+        sums = torch.zeros(len(raw), 2 * len(self.mu)).index_add_(1, self.segment, raw)
+        return sums[:, 0::2], sums[:, 1::2]
+
+
+class Trainer:
+    """Owns the predictor's weights: waits for the initial labels, pretrains, then trains as the policy goes on."""
+
+    def __init__(
+        self,
+        inputs: PredictorInputs,
+        env_id: str,
+        config: PredictorConfig,
+        channels: Channels,
+        board: WeightsBoard | None,
+        run_dir: Path,
+        *,
+        seed: int,
+        n_initial_prefs: int,
+        freeze: bool,
+        resume: bool,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.env_id, self.config, self.channels, self.board, self.run_dir = env_id, config, channels, board, run_dir
+        self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
+        self.predictor = RewardPredictor(inputs, config)
+        self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=config.reward_predictor_learning_rate)
+        self.rng = np.random.default_rng(seed)
+        self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
+        self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
+        self.last_seq = 0
+        self.batches, self.epochs, self.labels_trained, self.agent_steps_start = 0, 0, 0.0, 0
+        self.pretrained = False
+        self.validation = {"loss": float("nan"), "accuracy": float("nan")}
+        self.training = {"loss": float("nan"), "accuracy": float("nan")}
+        self._recent: deque[tuple[float, float]] = deque(maxlen=50)
+        self._best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
+        self._writer: Any = None
+        self._reported = 0.0
+        self._load(resume)
+
+    @property
+    def finished(self) -> bool:
+        """True once a frozen predictor has nothing left to learn."""
+        return self.freeze and self.pretrained
+
+    def step(self) -> bool:
+        """Takes in new labels and trains a little; False if there was nothing to do but wait."""
+        self._receive()
+        worked = False
+        if not self.pretrained:
+            if len(self.pairs) >= self.n_initial_prefs and self._split(validation=False):
+                self._pretrain_epoch()
+                worked = True
+        elif not self.freeze and self._due():
+            self._train_batch(self._sample())
+            worked = True
+            if self.batches % BATCHES_PER_PUBLISH == 0:
+                self._publish()
+            if self.batches % self.config.reward_predictor_ckpt_interval == 0:
+                self.save()
+        self._report()
+        return worked
+
+    def _receive(self) -> None:
+        """Catches up with the store; the queue is the bell, the disk is the truth, so each label counts once."""
+        if not drain(self.channels.labels) and self.last_seq:
+            return
+        for label in self.db.labels(after=self.last_seq):
+            if label.retracts is not None:
+                self.pairs.pop(label.retracts, None)
+            if label.mu is not None:
+                counts = tuple(
+                    bootstrap_count(label.comparison_id, i) if len(self.predictor.members) > 1 else 1
+                    for i in range(len(self.predictor.members))
+                )
+                self.pairs[label.seq] = TrainingPair(
+                    label, self.db.stored_segment(label.a), self.db.stored_segment(label.b), counts
+                )
+            self.last_seq = max(self.last_seq, label.seq)
+        for seq in sorted(self.pairs)[:-LABEL_BUFFER]:
+            del self.pairs[seq]
+
+    def _split(self, *, validation: bool) -> list[TrainingPair]:
+        return [pair for pair in self.pairs.values() if pair.label.validation == validation]
+
+    def _sample(self) -> list[TrainingPair]:
+        train = self._split(validation=False)
+        size = min(self.config.label_batch_size, len(train))
+        return [train[i] for i in self.rng.choice(len(train), size, replace=False)]
+
+    def _due(self) -> bool:
+        """Training keeps pace with the policy, so that neither starves the other on a small machine."""
+        steps = self.channels.agent_steps.value - self.agent_steps_start
+        return bool(self.pairs) and self.labels_trained < steps * self.config.labels_per_step
+
+    def _train_batch(self, pairs: list[TrainingPair]) -> None:
+        """One optimiser step; every member learns from its own bootstrap of the pairs."""
+        batch = PairBatch.decode(pairs)
+        self.predictor.train()
+        returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
+        losses = preference_loss(returns_a, returns_b, batch.mu)  # (members, B)
+        loss = (losses * batch.counts).sum(1) / batch.counts.sum(1).clamp(min=1)
+        self.optimizer.zero_grad()
+        loss.sum().backward()
+        self.optimizer.step()
+        self.predictor.eval()
+        self.batches += 1
+        self.labels_trained += len(pairs)
+        self._recent.append((losses.mean().item(), accuracy(returns_a.mean(0) - returns_b.mean(0), batch.mu)))
+
+    def _pretrain_epoch(self) -> None:
+        """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
+        train = self._split(validation=False)
+        order = self.rng.permutation(len(train))
+        size = self.config.label_batch_size
+        for start in range(0, len(order), size):
+            if self.channels.stop.is_set():
+                return
+            self._train_batch([train[i] for i in order[start : start + size]])
+            self._report()
+        self.epochs += 1
+        self._measure()
+        loss = self.validation["loss"] if self.validation["loss"] == self.validation["loss"] else -self.epochs
+        if loss < self._best[0]:
+            self._best = (loss, self.epochs, copy.deepcopy(self.predictor.state_dict()))
+        if self.epochs >= self.config.n_initial_epochs or self.epochs - self._best[1] >= PATIENCE_EPOCHS:
+            self.predictor.load_state_dict(self._best[2])
+            self._start_policy()
+
+    def _start_policy(self) -> None:
+        """Pretraining is over: the first weights that are published start the policy."""
+        self.pretrained = True
+        self.labels_trained, self.agent_steps_start = 0.0, self.channels.agent_steps.value
+        self._publish()
+        self.save()
+
+    @torch.inference_mode()
+    def _measure(self) -> None:
+        """Loss and accuracy of the whole ensemble on the validation labels, and running ones on the training labels."""
+        totals, n_labels = np.zeros(2), 0
+        pairs = self._split(validation=True)
+        size = self.config.label_batch_size
+        for start in range(0, len(pairs), size):
+            part = pairs[start : start + size]
+            batch = PairBatch.decode(part)
+            returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
+            loss = preference_loss(returns_a, returns_b, batch.mu).mean().item()
+            totals += len(part) * np.array([loss, accuracy(returns_a.mean(0) - returns_b.mean(0), batch.mu)])
+            n_labels += len(part)
+        if n_labels:
+            self.validation = {"loss": totals[0] / n_labels, "accuracy": totals[1] / n_labels}
+        if self._recent:
+            self.training = dict(zip(("loss", "accuracy"), np.mean(self._recent, axis=0).tolist(), strict=True))
+        self._log()
+
+    @torch.inference_mode()
+    def _publish(self) -> None:
+        """Normalises on the newest labelled segments and hands the weights to the policy."""
+        newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
+        if newest:
+            batch = PairBatch.decode(newest)
+            self.predictor.fit_normaliser(self.predictor(batch.observations, batch.actions))
+        if self.board is not None:
+            self.board.publish(self.predictor)
+        if self.pretrained and self.pairs:
+            self._measure()
+
+    def _log(self) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import: only where it is used
+
+            self._writer = SummaryWriter(str(self.run_dir / "events" / "reward_predictor"))
+        for split, values in (("training", self.training), ("validation", self.validation)):
+            for name, value in values.items():
+                self._writer.add_scalar(f"reward_predictor/{split}_{name}", value, self.batches)
+        self._writer.add_scalar("reward_predictor/labels", len(self.pairs), self.batches)
+        self._writer.add_scalar("reward_predictor/labels_trained", self.labels_trained, self.batches)
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now - self._reported < REPORT_SECONDS and not self.pretrained:
+            return
+        if now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        self.channels.reports.put(Report("reward predictor", self.status()))
+
+    def status(self) -> dict[str, float]:
+        """Numbers for the progress line and the summary."""
+        return {
+            "labels": float(len(self.pairs)),
+            "epochs": float(self.epochs),
+            "max_epochs": float(self.config.n_initial_epochs),
+            "batches": float(self.batches),
+            "pretrained": float(self.pretrained),
+            "training_accuracy": self.training["accuracy"],
+            "validation_loss": self.validation["loss"],
+            "validation_accuracy": self.validation["accuracy"],
+        }
+
+    def save(self) -> Path:
+        """Writes a checkpoint of the predictor."""
+        return checkpoint.save(
+            self.run_dir / "reward_predictor",
+            self.batches,
+            {
+                "kind": "reward_predictor",
+                "env_id": self.env_id,
+                "config": {name: getattr(self.config, name) for name in ARCHITECTURE},
+                "epochs": self.epochs,
+                "pretrained": self.pretrained,
+                "weights": self.predictor.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "random": torch.get_rng_state(),
+            },
+        )
+
+    def _load(self, resume: bool) -> None:
+        """Goes on from this run's newest checkpoint, or starts from the predictor of another run."""
+        own = self.run_dir / "reward_predictor"
+        if resume and checkpoint.list_checkpoints(own):
+            path = checkpoint.find(own, "reward_predictor")
+        elif self.config.load_reward_predictor_ckpt_dir:
+            path = checkpoint.find(Path(self.config.load_reward_predictor_ckpt_dir), "reward_predictor")
+        else:
+            return
+        state = checkpoint.load(path, kind="reward_predictor", env_id=self.env_id)
+        checkpoint.fill(self.predictor, state["weights"], path)
+        self.pretrained = state["pretrained"]
+        if path.parent == own:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.batches, self.epochs = state["step"], state["epochs"]
+            torch.set_rng_state(state["random"])
+        self.agent_steps_start = self.channels.agent_steps.value
+        if self.pretrained and self.board is not None:
+            self.board.publish(self.predictor)
+
+    def close(self) -> None:
+        """Checkpoints what was learned."""
+        if self.batches:
+            self.save()
+        self.db.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+# What a checkpoint must record to build the same networks again.
+ARCHITECTURE = (
+    "reward_predictor_network",
+    "reward_predictor_uses_actions",
+    "ensemble_size",
+    "batchnorm",
+    "dropout",
+    "reward_std",
+)
+
+
+def accuracy(difference: Tensor, mu: Tensor) -> float:
+    """Share of answers that the predicted preference agrees with; a tie answer counts half."""
+    prefers_a = (difference > 0).float()
+    agreement = mu[:, 0] * prefers_a + mu[:, 1] * (1 - prefers_a)
+    return agreement.mean().item()
+
+
+@dataclass(frozen=True)
+class PredictorCopySpec:
+    """Builds the policy's own copy of the predictor in the policy's process."""
+
+    inputs: PredictorInputs
+    config: PredictorConfig
+    board: WeightsBoard
+
+    def build(self) -> PredictorCopy:
+        return PredictorCopy(RewardPredictor(self.inputs, self.config), self.board)
+
+
+class PredictorCopy:
+    """A predictor that follows the weights on the board."""
+
+    def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
+        self.predictor, self.board, self.version = predictor, board, 0
+
+    def refresh(self) -> int:
+        """Takes over the newest weights; returns their version, 0 while there are none."""
+        if self.board.version > self.version:
+            self.version = self.board.fetch(self.predictor)
+        return self.version
+
+    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """(B, ...), (B,) -> (B,) normalised predicted rewards."""
+        return self.predictor.reward(observations, actions)
+
+
+def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str, Any]) -> None:
+    """Body of the trainer's process: steps until told to stop or done.
+
+    Args:
+        n_threads: CPU threads of the arithmetic in this process.
+        trainer_arguments: the remaining arguments of `Trainer`.
+    """
+    torch.set_num_threads(n_threads)
+    trainer = Trainer(channels=channels, **trainer_arguments)
+    try:
+        while not channels.stop.is_set() and not trainer.finished:
+            if not trainer.step():
+                channels.stop.wait(0.02)
+    finally:
+        trainer.close()

@@ -1,0 +1,320 @@
+"""Teaches an agent from human preferences, after Christiano et al. 2017.
+
+    python run.py train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
+
+The ring: the policy (a2c/) acts and cuts segments; the preference interface (pref_interface.py) asks about pairs of
+them and stores the answers (pref_db.py); the trainer (reward_predictor.py) fits the reward predictor to the answers;
+the policy learns from the rewards that it predicts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Threads that wait should sleep, not spin: the parts of the ring share the processor.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import gymnasium
+import torch
+
+import checkpoint
+import progress as progress_module
+from a2c.worker import PolicyWorker, run_worker
+from channels import Channels, Failure, WeightsBoard, drain
+from config import MODES, RunConfig, parse
+from envs import env_info
+from pref_db import PrefDB
+from pref_interface import PersonTeacher, PrefInterface, SyntheticTeacher, Teacher
+from processes import ChildError, Children, UserError, user_errors
+from progress import Progress
+from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer, run_trainer
+from run_folder import RunFolder, n_cores
+
+log = logging.getLogger("run")
+
+N_WATCHED = 2  # environments whose colour frames are kept for people
+USER_ERROR, FAILURE = 2, 1  # exit statuses
+
+
+class Run:
+    """One run: builds the parts that its mode needs, turns the ring until the mode's last part is done."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self.config, self.path = config, folder.path
+        self.info = env_info(config.env_id)
+        self.channels = Channels.create(synchronous=config.synchronous)
+        self.children = Children(self.channels)
+        self.local: list[Any] = []  # the parts that run in this process, each with step() and close()
+        self.done: Callable[[], bool] = lambda: False
+        self.teacher_is_person = False
+        self.episode_window: Any = None
+        self.interface: PrefInterface | None = None
+        self.board: WeightsBoard | None = None
+        self.predictor_inputs = PredictorInputs(
+            self.info.kind, self.info.observation_shape, self.info.n_actions, self.info.action_dim
+        )
+
+    @property
+    def gathers(self) -> bool:
+        """Whether anybody is asked for labels."""
+        config = self.config
+        return config.mode == "gather_initial_prefs" or (
+            config.mode == "train_policy_with_preferences" and config.prefs.gather_prefs
+        )
+
+    @property
+    def goal_labels(self) -> int:
+        prefs = self.config.prefs
+        return prefs.n_initial_prefs if self.config.mode == "gather_initial_prefs" else prefs.max_prefs
+
+    def build(self) -> None:
+        """Starts the mode's parts. What can go wrong by the user's hand goes wrong here, before any work is done."""
+        config = self.config
+        if config.uses_preferences:
+            n_labels = self._open_store()
+            self._check_labels(n_labels)
+        if self.gathers:
+            self._build_interface()
+        if config.render_episodes and config.mode != "pretrain_reward_predictor":
+            from viewer import EpisodeWindow, open_display
+
+            open_display()
+            self.episode_window = EpisodeWindow()
+        if config.mode in ("train_policy_with_preferences", "pretrain_reward_predictor"):
+            self._build_trainer()
+        if config.mode != "pretrain_reward_predictor":
+            self._build_worker()
+        if config.mode == "gather_initial_prefs":
+            self.done = lambda: self._interface.ended or self._interface.n_labels >= self.goal_labels
+
+    @property
+    def _interface(self) -> PrefInterface:
+        assert self.interface is not None
+        return self.interface
+
+    def _open_store(self) -> int:
+        """Creates prefs.db, or opens it on --resume, and adds the labels of --load_prefs_dir; returns their number."""
+        path, config = self.path / "prefs.db", self.config
+        if path.exists():
+            db = PrefDB.open(path)
+        else:
+            db = PrefDB.create(path, config.env_id, self.info.segment_length)
+            if config.prefs.load_prefs_dir:
+                place = Path(config.prefs.load_prefs_dir)
+                n_loaded = db.merge_from(place / "prefs.db" if place.is_dir() else place)
+                print(f"{n_loaded} labels loaded from {place}", flush=True)
+        n_labels = db.n_labels()
+        db.close()
+        return n_labels
+
+    def _check_labels(self, n_labels: int) -> None:
+        """Refuses to wait for labels that nobody will give."""
+        config = self.config
+        needs_labels = config.mode == "pretrain_reward_predictor" or (
+            config.mode == "train_policy_with_preferences"
+            and not config.prefs.gather_prefs
+            and not config.predictor.load_reward_predictor_ckpt_dir
+        )
+        if needs_labels and n_labels < 2:
+            place = config.prefs.load_prefs_dir or self.path
+            raise UserError(f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs.")
+
+    def _build_interface(self) -> None:
+        config = self.config
+        teacher: Teacher = SyntheticTeacher()
+        if not config.prefs.synthetic_prefs:
+            from viewer import ClipWindow, open_display
+
+            open_display()
+            teacher = PersonTeacher(ClipWindow())
+            self.teacher_is_person = True
+        if config.mode == "gather_initial_prefs":
+            self.channels.labels = None  # there is no trainer to read them; they are in the store
+        self.interface = PrefInterface(
+            PrefDB.open(self.path / "prefs.db"),
+            teacher,
+            self.channels,
+            config.prefs,
+            seed=config.seed,
+            goal=self.goal_labels,
+            annealed_over=config.policy.million_timesteps * 1e6,
+        )
+        self.local.append(self.interface)
+
+    def _build_trainer(self) -> None:
+        """The trainer, or the board alone where a loaded predictor stays as it is."""
+        config = self.config
+        self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
+        freeze = not self.gathers
+        arguments: dict[str, Any] = {
+            "inputs": self.predictor_inputs,
+            "env_id": config.env_id,
+            "config": config.predictor,
+            "board": self.board,
+            "run_dir": self.path,
+            "seed": config.seed,
+            # With nobody to ask, training starts with the labels that there are.
+            "n_initial_prefs": config.prefs.n_initial_prefs if self.gathers else 0,
+            "freeze": freeze,
+            "resume": bool(config.resume),
+        }
+        if config.synchronous:
+            trainer = Trainer(channels=self.channels, **arguments)
+            self.local.append(trainer)
+            finished: Callable[[], bool] = lambda: trainer.finished  # noqa: E731
+        else:
+            self.children.start("reward predictor", run_trainer, max(1, n_cores() // 2), arguments)
+            finished = lambda: self.children.has_finished("reward predictor")  # noqa: E731
+        if config.mode == "pretrain_reward_predictor":
+            self.done = finished
+
+    def _build_worker(self) -> None:
+        config = self.config
+        spec = None
+        if config.uses_preferences:
+            board = self.board or WeightsBoard(
+                RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context
+            )
+            spec = PredictorCopySpec(self.predictor_inputs, config.predictor, board)
+        arguments: dict[str, Any] = {
+            "env_id": config.env_id,
+            "config": config.policy,
+            "run_dir": self.path,
+            "seed": config.seed,
+            "n_watched": min(N_WATCHED, config.policy.n_envs) if self.teacher_is_person else 0,
+            "render_episodes": config.render_episodes,
+            "resume": bool(config.resume),
+        }
+        if config.synchronous:
+            worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=self.channels, **arguments)
+            self.local.insert(0, worker)
+            self.done = lambda: worker.finished
+        else:
+            self.children.start("a2c", run_worker, n_cores(), spec, arguments)
+            self.done = lambda: self.children.has_finished("a2c")
+
+    def turn(self) -> None:
+        """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
+        live = progress_module.is_terminal() and not self.teacher_is_person
+        goal = self.goal_labels if self.gathers else 0
+        progress = Progress(self.path, goal_labels=goal, live=live)
+        idle_seconds = 1 / 120 if self.teacher_is_person or self.episode_window else 0.05
+        try:
+            while not self.done():
+                busy = [part.step() for part in self.local]
+                self._show_episodes()
+                self._read_reports(progress)
+                self.children.check()
+                progress.show(self._n_labels())
+                if not any(busy):
+                    self.children.wait(idle_seconds)
+            self.children.stop()
+            self._read_reports(progress)
+        finally:
+            progress.close()
+        for part in self.local:
+            part.close()
+        progress_module.draw_curves(self.path, f"{self.config.mode} {self.config.env_id}, seed {self.config.seed}")
+        spec = gymnasium.spec(self.config.env_id)
+        solved_at = spec.reward_threshold if self.config.trains_policy else None
+        text = progress_module.summary(
+            progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences
+        )
+        log.info("finished\n%s", text)
+        print(f"Finished.\n{text}", flush=True)
+
+    def _n_labels(self) -> int:
+        return self.interface.n_labels if self.interface else 0
+
+    def _read_reports(self, progress: Progress) -> None:
+        for report in drain(self.channels.reports):
+            if isinstance(report, Failure):
+                raise ChildError(f"the {report.source} process failed: {report.message}", report.traceback)
+            progress.update(report.source, report.values, self._n_labels())
+
+    def _show_episodes(self) -> None:
+        """Draws the last full episode, if it is to be seen."""
+        if self.episode_window is None:
+            return
+        for episode in drain(self.channels.episodes):
+            self.episode_window.show_episode(episode)
+        if "close" in self.episode_window.tick():
+            self.episode_window.close()
+            self.episode_window = None
+
+    def close(self) -> None:
+        """Ends everything in order; may be called twice."""
+        self.children.stop()
+        for part in self.local:
+            part.close()
+        if self.episode_window is not None:
+            self.episode_window.close()
+
+
+def train(config: RunConfig) -> None:
+    """Carries out one of the four modes in its run folder."""
+    path = config.run_path()
+    folder = RunFolder.resume(path) if config.resume else RunFolder.create(path, config.as_dict())
+    try:
+        log.info("command: %s", " ".join(sys.argv))
+        print(f"Run folder: {path}", flush=True)
+        _carry_out(config, folder)
+    finally:
+        folder.close()
+
+
+def _carry_out(config: RunConfig, folder: RunFolder) -> None:
+    """Builds and turns the ring; whatever happens, every part is closed."""
+    run = Run(config, folder)
+    try:
+        run.build()
+        run.turn()
+    except KeyboardInterrupt:
+        print("\nStopping: writing checkpoints (Ctrl-C again stops at once).", flush=True)
+        try:
+            run.close()
+        except KeyboardInterrupt:
+            run.children.kill()
+        print(f"Stopped. Carry on with: python run.py --resume {folder.path}", flush=True)
+        raise SystemExit(130) from None
+    finally:
+        run.close()
+
+
+COMMANDS = {
+    **{mode: "" for mode in MODES},
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
+    debug = "--debug" in arguments
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
+    started = False
+    try:
+        config = parse(arguments)
+        started = True
+        train(config)
+    except user_errors() as error:
+        log.error("%s", error, exc_info=True)
+        if debug:
+            raise
+        print(f"run.py: {error}", file=sys.stderr)
+        return USER_ERROR
+    except ChildError as error:
+        log.error("%s\n%s", error, error.child_traceback)
+        print(f"run.py: {error}", file=sys.stderr)
+        if debug:
+            print(error.child_traceback, file=sys.stderr)
+        return FAILURE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""The run folder: what a run was started with and everything it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from processes import UserError
+
+log = logging.getLogger("run")
+
+PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
+
+
+class RunFolder:
+    """`<log_dir>/<run_name>/`, locked while a run uses it.
+
+    Holds config.json, prefs.db, policy/, reward_predictor/, events/, progress.csv, curves.png and log.txt.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = (path / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise UserError(f"{path} is in use by another process; wait for it or choose another --run_name.") from None
+        self._handler = logging.FileHandler(path / "log.txt")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger().addHandler(self._handler)
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
+        """Makes a new folder and records the resolved config in it.
+
+        Raises:
+            UserError: the folder exists or cannot be made.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            raise UserError(
+                f"{path} already exists; go on with it by --resume {path}, or choose another --run_name."
+            ) from None
+        except OSError as error:
+            raise UserError(f"cannot make {path} ({error.strerror}); choose another --log_dir.") from error
+        record = {
+            "config": config,
+            "command": sys.argv,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "git_revision": git_revision(),
+            "machine": machine(),
+            "versions": {name: metadata.version(name) for name in PACKAGES},
+        }
+        (path / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path) -> RunFolder:
+        """Opens the folder of an earlier run.
+
+        Raises:
+            UserError: there is no run, or it is in use.
+        """
+        read_config(path)
+        return cls(path)
+
+    def close(self) -> None:
+        """Releases the lock; may be called twice."""
+        logging.getLogger().removeHandler(self._handler)
+        self._handler.close()
+        self._lock.close()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved config with which a run was started.
+
+    Raises:
+        UserError: the folder is no run folder, or its config.json is damaged.
+    """
+    file = path / "config.json"
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist; give the folder of an earlier run, such as runs/NAME.")
+    try:
+        config = json.loads(file.read_text())["config"]
+    except FileNotFoundError:
+        raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error}); restore it, or start a new run.") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{file} is damaged (no settings in it); restore it, or start a new run.")
+    return config
+
+
+def git_revision() -> str:
+    """The checked-out commit, `+changes` if the tree differs from it, or `unknown` outside a clone."""
+    root = Path(__file__).parent
+    try:
+        revision = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changes = subprocess.run(
+            ["git", "-C", str(root), "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return revision + ("+changes" if changes.strip() else "")
+
+
+def machine() -> dict[str, Any]:
+    """What the run's figures depend on."""
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        processor = names[0] if names else processor
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": processor,
+        "cores": n_cores(),
+    }
+
+
+def n_cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

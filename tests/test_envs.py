@@ -1,0 +1,415 @@
+"""The environments: preprocessing, moving dot, real Atari ROMs, and Gymnasium's own environments."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from fractions import Fraction
+from math import ceil, floor
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env
+from envs.moving_dot import CENTRE, MovingDotEnv
+from envs.preprocessing import PixelPreprocessing, area_resize
+from envs.table import MOVING_DOT, MOVING_DOT_ID
+
+PAPER_GAMES = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
+
+
+class PictureEnv(gymnasium.Env):
+    """Shows the number of steps as brightness and ends after 3; raises on action 1."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012 (Gymnasium's interface)
+    observation_space = Box(0, 255, (84, 84), np.uint8)
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.steps = 0
+
+    def _picture(self) -> np.ndarray:
+        return np.full((84, 84), 10 * (self.steps + 1), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._picture(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if action == 1:
+            raise ZeroDivisionError("a fault inside the environment")
+        self.steps += 1
+        return self._picture(), 2.5, self.steps == 3, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.repeat(self._picture()[:30, :40, None], 3, axis=2)
+
+
+class BadSpacesEnv(gymnasium.Env):
+    """Acceptable observations and MultiBinary actions."""
+
+    observation_space = Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.MultiBinary(4)
+
+
+@pytest.fixture
+def picture_id() -> Iterator[str]:
+    gymnasium.register("Picture-v0", entry_point="tests.test_envs:PictureEnv", max_episode_steps=50)
+    env_info.cache_clear()
+    yield "Picture-v0"
+    del gymnasium.registry["Picture-v0"]
+
+
+def literal_area_resize(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The definition, one pixel at a time, in exact fractions; halves round up."""
+
+    def overlaps(size: int, cells: int, cell: int) -> list[tuple[int, Fraction]]:
+        low, high = Fraction(cell * size, cells), Fraction((cell + 1) * size, cells)
+        return [
+            (i, min(high, Fraction(i + 1)) - max(low, Fraction(i))) for i in range(floor(low), ceil(high))
+        ]
+
+    area = Fraction(picture.shape[0], height) * Fraction(picture.shape[1], width)
+    result = np.zeros((height, width), np.uint8)
+    for y in range(height):
+        for x in range(width):
+            total = sum(
+                int(picture[i, j]) * weight_y * weight_x
+                for i, weight_y in overlaps(picture.shape[0], height, y)
+                for j, weight_x in overlaps(picture.shape[1], width, x)
+            )
+            result[y, x] = floor(total / area + Fraction(1, 2))
+    return result
+
+
+@pytest.mark.parametrize("shape", [(210, 160), (84, 84), (97, 50)])
+def test_area_resize_equals_its_definition(shape: tuple[int, int]) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    np.testing.assert_array_equal(area_resize(picture, 84, 84), literal_area_resize(picture, 84, 84))
+
+
+def test_area_resize_keeps_white_white() -> None:
+    assert (area_resize(np.full((210, 160), 255, np.uint8), 84, 84) == 255).all()
+
+
+def test_preprocessing_fills_with_zeros_and_puts_the_newest_frame_last(picture_id: str) -> None:
+    env = make_env(picture_id)
+    obs, _ = env.reset()
+    assert obs.dtype == np.uint8 and obs.shape == (4, 84, 84)
+    assert obs[:, 0, 0].tolist() == [0, 0, 0, 10]
+    env.step(0)
+    obs, reward, *_ = env.step(0)
+    assert obs[:, 0, 0].tolist() == [0, 10, 20, 30] and reward == 2.5
+    obs, _ = env.reset()
+    assert obs[:, 0, 0].tolist() == [0, 0, 0, 10]
+
+
+def test_preprocessing_takes_the_maximum_of_the_last_two_frames_and_adds_rewards_up() -> None:
+    class Blinking(PictureEnv):
+        def _picture(self) -> np.ndarray:
+            frame = np.zeros((84, 84), np.uint8)
+            frame[self.steps] = 100 + self.steps
+            return frame
+
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+            obs, reward, _, truncated, info = super().step(action)
+            return obs, reward, self.steps == 6, truncated, info
+
+    env = PixelPreprocessing(Blinking(), MOVING_DOT)
+    env.reset()
+    obs, reward, terminated, *_ = env.step(0)
+    assert obs[-1, :6, 0].tolist() == [0, 0, 0, 103, 104, 0] and reward == 10 and not terminated
+    obs, reward, terminated, *_ = env.step(0)  # the episode ends two frames into this step
+    assert obs[-1, 3:8, 0].tolist() == [0, 0, 105, 106, 0] and reward == 5 and terminated
+
+
+def test_moving_dot_moves_one_pixel_and_stops_at_the_edge() -> None:
+    env = MovingDotEnv()
+    frame, _ = env.reset(seed=0)
+    assert frame.shape == (210, 160, 3) and frame.sum() == 16 * 3 * 255
+    for action, (dx, dy) in enumerate([(0, 0), (0, 1), (1, 0), (0, -1), (-1, 0)]):
+        env.position = np.array([50, 60])
+        frame, *_ = env.step(action)
+        assert env.position.tolist() == [50 + dx, 60 + dy]
+        assert frame[58 + dy : 62 + dy, 48 + dx : 52 + dx].all() and frame.sum() == 16 * 3 * 255
+    for action, edge in [(1, (50, 207)), (2, (157, 60)), (3, (50, 2)), (4, (2, 60))]:
+        env.position = np.array(edge)
+        _, reward, *_ = env.step(action)
+        assert tuple(env.position) == edge and reward == 0
+
+
+@pytest.mark.parametrize(
+    ("position", "action", "reward"),
+    [((60, 105), 2, 1), ((60, 105), 4, -1), ((60, 105), 0, 0), ((80, 105), 1, -1), ((80, 200), 3, 1)],
+)
+def test_moving_dot_rewards_by_distance_to_the_centre(
+    position: tuple[int, int], action: int, reward: int
+) -> None:
+    env = MovingDotEnv()
+    env.reset(seed=0)
+    env.position = np.array(position)
+    assert env.step(action)[1] == reward
+
+
+def test_moving_dot_starts_everywhere_and_lasts_1000_frames() -> None:
+    env = gymnasium.make(MOVING_DOT_ID)
+    env.reset(seed=0)
+    starts = dot_centres(np.stack([env.reset()[0] for _ in range(2000)]))
+    assert starts.min(0).tolist() == [2, 2] and starts.max(0).tolist() == [157, 207]
+    ends = [env.step(0)[2:4] for _ in range(1000)]
+    assert ends[-1] == (False, True) and not any(map(any, ends[:-1]))
+
+
+def test_moving_dot_vector_equals_single_environments() -> None:
+    n_envs, seed, steps = 5, 11, 600  # 2.4 episodes
+    rng = np.random.default_rng(1)
+    vector = MovingDotVectorEnv(n_envs, seed, n_watched=2)
+    singles = [make_env(MOVING_DOT_ID) for _ in range(n_envs)]
+    expected = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(singles)])
+    obs, _ = vector.reset()
+    np.testing.assert_array_equal(obs, expected)
+    held = rng.integers(5, size=n_envs)  # kept for long enough to reach every edge
+    done = np.zeros(n_envs, bool)
+    seen_rewards = set()
+    for _ in range(steps):
+        held = np.where(rng.random(n_envs) < 0.05, rng.integers(5, size=n_envs), held)
+        obs, rewards, terminated, truncated, _ = vector.step(held)
+        for i, env in enumerate(singles):
+            restarted = (env.reset()[0], 0.0, False, False) if done[i] else None
+            expected_step = restarted or env.step(held[i])[:4]
+            np.testing.assert_array_equal(obs[i], expected_step[0])
+            assert (rewards[i], terminated[i], truncated[i]) == expected_step[1:]
+        frames = vector.watch()
+        assert frames.shape == (2, 210, 160, 3)
+        for frame, env in zip(frames, singles, strict=False):
+            assert isinstance(env.unwrapped, MovingDotEnv)
+            x, y = env.unwrapped.position
+            assert frame[y - 2 : y + 2, x - 2 : x + 2].all() and frame.sum() == 16 * 3 * 255
+        done = terminated | truncated
+        seen_rewards |= set(rewards.tolist())
+    assert seen_rewards == {-1.0, 0.0, 1.0} and rewards.dtype == np.float32
+
+
+def dot_centres(frames: np.ndarray) -> np.ndarray:
+    """Positions (x, y) of the dots in frames, (N, H, W, 3) -> (N, 2)."""
+    return np.array([[pixels.min() + 2 for pixels in np.nonzero(frame[..., 0])[::-1]] for frame in frames])
+
+
+def test_moving_dot_going_to_the_centre_earns_the_distance() -> None:
+    env = MovingDotVectorEnv(8, seed=0, n_watched=8)
+    env.reset()
+    total = np.zeros(8)
+    start = dot_centres(env.watch())
+    for _ in range(60):
+        x, y = (dot_centres(env.watch()) - CENTRE).T
+        along_y = np.where(y <= -4, 1, np.where(y >= 4, 3, 0))
+        actions = np.where(x <= -4, 2, np.where(x >= 4, 4, along_y))
+        total += env.step(actions)[1]
+    np.testing.assert_array_equal(total, (np.abs(start - CENTRE) // 4).sum(1))
+
+
+@pytest.mark.parametrize("game", PAPER_GAMES)
+def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
+    info = env_info(f"{game}NoFrameskip-v4")
+    assert info.blank_areas and info.observation_shape == (4, 84, 84) and info.fps == 15
+    rng = np.random.default_rng(0)
+    with closing(make_vec_env(info.env_id, 2, seed=3, n_watched=2, n_threads=1)) as env:
+        env.reset()
+        screens = []
+        for _ in range(150):
+            obs, rewards, terminated, truncated, _ = env.step(rng.integers(len(info.action_names), size=2))
+            screens.append(env.watch()[0])
+        assert obs.shape == (2, 4, 84, 84) and obs.dtype == np.uint8
+        assert rewards.dtype == np.float32 and terminated.dtype == truncated.dtype == bool
+        assert env.single_action_space == Discrete(len(info.action_names))
+        luminance = env.watch().astype(float) @ [0.299, 0.587, 0.114]
+        blank = np.zeros((84, 84), bool)
+        for top, bottom, left, right in info.blank_areas:
+            assert any(len(np.unique(screen[top:bottom, left:right])) > 1 for screen in screens)
+            rows = slice(floor(top * 84 / 210), ceil(bottom * 84 / 210))
+            blank[rows, floor(left * 84 / 160) : ceil(right * 84 / 160)] = True
+        assert (obs[:, :, blank] == 0).all()
+        # Elsewhere, the newest gray picture is the colour screen's luminance: same game, moment and place.
+        # Approximately, since one is a maximum of two frames by colour and the other one of grays.
+        for screen, picture in zip(luminance, obs[:, -1], strict=True):
+            difference = np.abs(area_resize(screen.round().astype(np.uint8), 84, 84).astype(int) - picture)
+            assert difference[~blank].mean() < 1
+            assert picture[~blank].max() > 40
+
+
+def test_atari_watched_frames_follow_the_game() -> None:
+    rng = np.random.default_rng(0)
+    with closing(make_vec_env("PongNoFrameskip-v4", 3, seed=0, n_watched=1, n_threads=1)) as env:
+        env.reset()
+        for _ in range(1500):  # more than one game of 21 points lost
+            obs = env.step(rng.integers(6, size=3))[0]
+            ours = area_resize((env.watch()[0] @ [0.299, 0.587, 0.114]).round().astype(np.uint8), 84, 84)
+            assert (np.abs(ours[9:].astype(int) - obs[0, -1, 9:]) > 25).sum() < 20
+        assert env.watch().shape == (1, 210, 160, 3)
+
+
+def test_atari_episode_end_is_followed_by_a_reset_without_reward() -> None:
+    rng = np.random.default_rng(0)
+    ends = 0
+    with closing(make_vec_env("PongNoFrameskip-v4", 2, seed=0, n_threads=1)) as env:
+        env.reset()
+        done = np.zeros(2, bool)
+        for _ in range(1200):
+            obs, rewards, terminated, truncated, _ = env.step(rng.integers(6, size=2))
+            assert (rewards[done] == 0).all() and not (terminated | truncated)[done].any()
+            assert (obs[done, :-1] == 0).all()
+            done = terminated | truncated
+            ends += done.sum()
+    assert ends >= 2
+
+
+def test_enduro_is_cut_at_3000_frames() -> None:
+    info = env_info("EnduroNoFrameskip-v4")
+    assert info.max_episode_frames == 3000
+    rows = slice(64, 84)  # from screen row 160: speedometer and score
+    with closing(make_vec_env(info.env_id, 1, seed=0, n_threads=1)) as env:
+        env.reset()
+        for _ in range(750):
+            obs, _, terminated, truncated, game = env.step(np.array([1]))
+            assert not obs[:, :, rows].any()
+            if truncated[0]:
+                break
+    assert truncated[0] and not terminated[0]
+    assert 3000 <= game["episode_frame_number"][0] <= 3000 + 31  # the no-ops and FIRE may come on top
+
+
+def test_atari_rewards_are_not_clipped() -> None:
+    rewards_seen = set()
+    rng = np.random.default_rng(0)
+    with closing(make_vec_env("SpaceInvadersNoFrameskip-v4", 4, seed=0, n_threads=1)) as env:
+        env.reset()
+        for _ in range(200):
+            rewards_seen |= set(env.step(rng.integers(6, size=4))[1].tolist())
+    assert max(rewards_seen) >= 5
+
+
+@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v0", "Pong-v4", "ALE/Pong-v5", "ALE/Tetris-v5"])
+def test_every_atari_spelling_gets_the_same_preprocessing(
+    env_id: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with closing(make_vec_env(env_id, 1, seed=0, n_threads=1)) as env:
+        obs, _ = env.reset()
+        assert obs.shape == (1, 4, 84, 84)
+        assert (obs[:, :, :9].max() == 0) == ("Pong" in env_id)
+        frame = env.step(np.array([0]))[4]["frame_number"][0]
+        assert env.step(np.array([0]))[4]["frame_number"][0] - frame == 4
+        env.close()  # twice with the one of closing()
+    assert capfd.readouterr() == ("", "")
+
+
+def run_episode(env_id: str, seed: int, n_envs: int, steps: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    with closing(make_vec_env(env_id, n_envs, seed, n_threads=1)) as env:
+        first = env.reset()[0].copy()
+        for _ in range(steps):
+            last = env.step(rng.integers(len(env_info(env_id).action_names), size=n_envs))[0]
+        return first, last.copy()
+
+
+@pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", MOVING_DOT_ID])
+def test_seeds_reproduce_and_differ(env_id: str) -> None:
+    first, last = run_episode(env_id, 5, n_envs=3)
+    again_first, again_last = run_episode(env_id, 5, n_envs=3)
+    np.testing.assert_array_equal(first, again_first)
+    np.testing.assert_array_equal(last, again_last)
+    other_first, other_last = run_episode(env_id, 6, n_envs=3)
+    np.testing.assert_array_equal(first[1:], other_first[:-1])  # environment i has seed + i
+    assert (last != other_last).any()
+
+
+def test_cartpole_in_workers_matches_a_plain_cartpole() -> None:
+    info = env_info("CartPole-v1")
+    assert (info.kind, info.observation_shape, info.n_actions, info.fps) == ("vector", (4,), 2, 50)
+    with closing(make_vec_env("CartPole-v1", 2, seed=7)) as env:
+        plain = [gymnasium.make("CartPole-v1") for _ in range(2)]
+        obs, _ = env.reset()
+        assert obs.dtype == np.float32
+        np.testing.assert_array_equal(obs, [e.reset(seed=7 + i)[0] for i, e in enumerate(plain)])
+        done = np.zeros(2, bool)
+        ends = 0
+        for _ in range(40):
+            obs, rewards, terminated, truncated, _ = env.step(np.ones(2, np.int64))
+            assert rewards.dtype == np.float32
+            for i, e in enumerate(plain):
+                expected = (e.reset()[0], 0.0, False) if done[i] else e.step(1)[:3]
+                np.testing.assert_array_equal(obs[i], expected[0])
+                assert (rewards[i], terminated[i]) == expected[1:]
+            done = terminated | truncated
+            ends += done.sum()
+        assert ends >= 4
+        env.close()
+
+
+def test_continuous_actions_are_clipped_to_their_bounds() -> None:
+    info = env_info("Pendulum-v1")
+    assert (info.n_actions, info.action_dim, info.action_names) == (None, 1, ())
+    with closing(make_vec_env("Pendulum-v1", 1, seed=0)) as env:
+        env.reset()
+        plain = gymnasium.make("Pendulum-v1")
+        plain.reset(seed=0)
+        for step in range(1, 201):
+            obs, rewards, _, truncated, _ = env.step(np.full((1, 1), 50, np.float32))
+            expected, reward, *_ = plain.step(np.full(1, 2, np.float32))
+            np.testing.assert_allclose(obs[0], expected)
+            assert rewards[0] == pytest.approx(reward) and truncated[0] == (step == 200)
+        assert env.step(np.zeros((1, 1), np.float32))[1][0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*(Received the following|Traceback|Raising the last):UserWarning")
+def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_id: str) -> None:
+    info = env_info(picture_id)
+    assert (info.kind, info.frame_skip, info.fps, info.max_episode_frames) == ("pixels", 1, 12, 50)
+    with closing(make_vec_env(picture_id, 3, seed=0, n_watched=2)) as env:
+        obs, _ = env.reset()
+        assert obs.shape == (3, 4, 84, 84)
+        for brightness in (20, 30, 40, 10):  # the fourth step is the reset
+            obs, _, _, _, info_dict = env.step(np.zeros(3, np.int64))
+            assert obs[:, -1, 0, 0].tolist() == [brightness] * 3
+            assert env.watch().shape == (2, 30, 40, 3) and (env.watch() == brightness).all()
+            assert not info_dict
+        with pytest.raises(ZeroDivisionError, match="a fault inside the environment"):
+            env.step(np.array([0, 1, 0]))
+
+
+def test_unusable_environments_are_refused_in_one_sentence() -> None:
+    gymnasium.register("BadSpaces-v0", entry_point="tests.test_envs:BadSpacesEnv")
+    for env_id, helpful in [
+        ("PongNoFrameskip-v5", "PongNoFrameskip-v4"),
+        ("breakout", "Breakout"),
+        ("xyzzy", "PongNoFrameskip-v4"),
+        ("Pong-ramNoFrameskip-v4", "use PongNoFrameskip-v4"),
+        ("ALE/Pong-ram-v5", "use ALE/Pong-v5"),
+        ("FrozenLake-v1", "Discrete"),
+        ("BadSpaces-v0", "MultiBinary"),
+        ("no_such_package:Foo-v0", "no_such_package"),
+    ]:
+        with pytest.raises(EnvError, match=helpful) as caught:
+            env_info(env_id)
+        message = str(caught.value)
+        assert env_id in message and message.endswith(".") and "\n" not in message
+
+
+def test_missing_package_is_named() -> None:
+    try:
+        import mujoco  # noqa: F401
+    except ImportError:
+        with pytest.raises(EnvError, match=r"(?i)mujoco.*install"):
+            env_info("Hopper-v5")
+    else:
+        assert env_info("Hopper-v5").action_dim == 3
+
+
+def test_wrong_numbers_of_environments_are_refused() -> None:
+    with pytest.raises(EnvError, match="at least 1"):
+        make_vec_env(MOVING_DOT_ID, 0, seed=0)
+    with pytest.raises(EnvError, match="watched"):
+        make_vec_env(MOVING_DOT_ID, 2, seed=0, n_watched=3)
+    with pytest.raises(EnvError, match="make_vec_env"):
+        make_env("PongNoFrameskip-v4")

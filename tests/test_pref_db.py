@@ -1,0 +1,522 @@
+"""The preference database: what it stores comes back, and nothing a person answered is ever lost."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pref_db import (
+    SCHEMA_VERSION,
+    Choice,
+    Comparison,
+    Label,
+    PrefDB,
+    PrefDBError,
+    Segment,
+    decode_frames,
+    encode_frames,
+    is_validation,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+ENV_ID = "PongNoFrameskip-v4"
+LENGTH = 25
+
+
+def pixel_segment(seed: int, steps: int = LENGTH, env_id: str = ENV_ID) -> Segment:
+    """A segment of sparse random frames: small when compressed, different for each seed."""
+    rng = np.random.default_rng(seed)
+    frames = np.zeros((steps + 3, 84, 84), np.uint8)
+    frames[:, 40, :8] = rng.integers(0, 256, (steps + 3, 8))
+    actions, rewards = rng.integers(0, 6, steps), rng.normal(size=steps).astype(np.float32)
+    return Segment(env_id, frames, actions, rewards, stack=4, policy_step=seed, seed=seed, fps=15.0)
+
+
+def vector_segment(seed: int) -> Segment:
+    """A segment of full-precision vectors with continuous actions."""
+    rng = np.random.default_rng(seed)
+    observations = rng.normal(size=(LENGTH, 7)).astype(np.float32)
+    actions = rng.normal(size=(LENGTH, 2)).astype(np.float32)
+    rewards = rng.normal(size=LENGTH).astype(np.float32)
+    return Segment("HalfCheetah-v5", observations, actions, rewards, 1, policy_step=0, seed=seed, fps=20.0)
+
+
+def pair(seed: int, flip: bool = False) -> Comparison:
+    """A comparison of two segments of its own."""
+    return Comparison(pixel_segment(2 * seed), pixel_segment(2 * seed + 1), flip)
+
+
+def answer(db: PrefDB, comparison: Comparison, choice: Choice, supersedes: int | None = None) -> Label:
+    """Add a person's answer that has something for the trainer."""
+    label = db.add_answer(comparison, choice, teacher="person", supersedes=supersedes)
+    assert label is not None
+    return label
+
+
+def undo(db: PrefDB) -> tuple[Label, Comparison]:
+    """Undo a person's answer where there is one."""
+    undone = db.undo_last("person")
+    assert undone is not None
+    return undone
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[PrefDB]:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, LENGTH)) as database:
+        yield database
+
+
+def assert_same(left: Segment, right: Segment) -> None:
+    for name in ("observations", "actions", "rewards"):
+        a, b = getattr(left, name), getattr(right, name)
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    for name in ("env_id", "stack", "policy_step", "seed", "fps", "view", "id"):
+        assert getattr(left, name) == getattr(right, name), name
+
+
+def assert_fails_with_a_sentence(path: Path, about: str, *, read_only: bool) -> None:
+    with pytest.raises(PrefDBError, match=about) as caught:
+        PrefDB.open(path, read_only=read_only)
+    message = str(caught.value)
+    assert "\n" not in message and str(path) in message and ": " in message
+
+
+def test_real_atari_segment_round_trips_and_stays_small(db: PrefDB) -> None:
+    from ale_py.vector_env import AtariVectorEnv
+
+    envs = AtariVectorEnv("pong", 2)
+    observations, _ = envs.reset(seed=1)
+    steps = []
+    for _ in range(40 + LENGTH):
+        steps.append(observations.copy())
+        observations, *_ = envs.step(np.array([2, 3]))
+    envs.close()
+    segments = []
+    for i in range(2):
+        stacked = np.stack([step[i] for step in steps[40:]])
+        actions, rewards = np.full(LENGTH, 2 + i, np.int64), np.zeros(LENGTH, np.float32)
+        segment = Segment(ENV_ID, Segment.unique_frames(stacked), actions, rewards, 4, 40, 1, 15.0)
+        np.testing.assert_array_equal(segment.stacked(), stacked)
+        np.testing.assert_array_equal(segment.frames(), np.repeat(stacked[:, -1, :, :, None], 3, axis=3))
+        segments.append(segment)
+    assert np.shares_memory(segments[0].stacked(), segments[0].observations)
+    db.add_answer(Comparison(segments[0], segments[1], flip=False), Choice.A, teacher="person")
+    for segment in segments:
+        assert_same(db.segment(segment.id), segment)
+        stored = db.stored_segment(segment.id)
+        assert len(stored.arrays) < 10_000 and stored.decode().observations.flags.writeable
+
+
+def test_vectors_and_continuous_actions_round_trip_in_full_precision(tmp_path: Path) -> None:
+    a, b = vector_segment(0), vector_segment(1)
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", "HalfCheetah-v5", LENGTH)) as db:
+        db.add_answer(Comparison(a, b, False), Choice.B, teacher="person")
+        assert_same(db.segment(a.id), a)
+        assert_same(db.segment(b.id), b)
+    np.testing.assert_array_equal(a.stacked(), a.observations)
+    with pytest.raises(ValueError, match="no frames to show"):
+        a.frames()
+
+
+def test_view_clip_and_numpy_scalars_round_trip(db: PrefDB) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (LENGTH, 21, 16, 3), np.uint8)
+    int_like: Any = np.int64(7)
+    float_like: Any = np.float32(15)
+    a = replace(pixel_segment(0), view=encode_frames(frames), policy_step=int_like, fps=float_like)
+    b = pixel_segment(1, steps=9)
+    db.add_answer(Comparison(a, b, False), Choice.A, teacher="person")
+    assert_same(db.segment(a.id), a)
+    np.testing.assert_array_equal(db.segment(a.id).frames(), frames)
+    assert [segment.id for segment in db.segments()] == [a.id, b.id]
+    assert len(db.segment(b.id)) == 9
+
+
+def test_damaged_clips_are_refused() -> None:
+    good = encode_frames(np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8))
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    huge = good[:4] + b"\xff" * 12 + good[16:]
+    for bad in (b"", good[:10], good[:-3], bytes(flipped), huge, b"????" + good[4:]):
+        with pytest.raises(PrefDBError, match="restore"):
+            decode_frames(bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rewards": np.zeros(LENGTH)},
+        {"actions": np.zeros(LENGTH - 1, np.int64)},
+        {"observations": np.zeros((LENGTH, 84, 84), np.uint8)},
+        {"observations": np.zeros((LENGTH + 3, 4), np.float32)},
+    ],
+)
+def test_wrong_arrays_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected .* received"):
+        replace(pixel_segment(0), **change)
+
+
+def _ids(connection: multiprocessing.connection.Connection) -> None:
+    comparison = pair(3)
+    connection.send((comparison.a.id, vector_segment(5).id, comparison.id))
+
+
+def test_ids_are_the_same_in_another_process_and_depend_on_content_alone() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_ids, args=(theirs,))
+    process.start()
+    comparison = pair(3)
+    try:
+        assert ours.recv() == (comparison.a.id, vector_segment(5).id, comparison.id)
+    finally:
+        process.join()
+    a = comparison.a
+    assert replace(a, policy_step=9, view=b"x").id == a.id
+    assert replace(a, rewards=a.rewards + 1).id != a.id
+    assert Comparison(comparison.b, a, True).id == comparison.id
+
+
+def test_choices_become_labels(db: PrefDB) -> None:
+    answers = [answer(db, pair(i), choice) for i, choice in enumerate((Choice.A, Choice.B, Choice.EQUAL))]
+    assert [label.mu for label in answers] == [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
+    assert db.add_answer(pair(3), Choice.INCOMPARABLE, teacher="person") is None
+    assert db.labels() == answers
+    assert (answers[0].a, answers[0].b) == (pair(0).a.id, pair(0).b.id)
+    assert (db.n_labels(), db.n_answers()) == (3, 4)
+    assert [row.choice for row in db.answers()] == list(Choice)
+
+
+def test_pair_asked_the_other_way_round_means_the_same(db: PrefDB) -> None:
+    first = pair(0, flip=True)
+    one = db.add_answer(first, Choice.A, teacher="person", answered_at=5.0)
+    two = answer(db, Comparison(first.b, first.a, False), Choice.B)
+    assert one is not None and two == replace(one, seq=two.seq)
+    rows = list(db.answers())
+    assert [(row.choice, row.flip) for row in rows] == [(Choice.A, True), (Choice.A, True)]
+    assert rows[0].answered_at == 5.0
+    assert_same(rows[1].comparison.a, first.a)
+    with contextlib.closing(sqlite3.connect(db.path)) as other_tool:
+        query = "SELECT preferred, shown_left FROM answer"
+        assert other_tool.execute(query).fetchall() == [(first.a.id, first.b.id)] * 2
+
+
+def test_undo_takes_back_the_newest_of_that_teacher_and_repeats(db: PrefDB) -> None:
+    kept = db.add_answer(pair(0), Choice.A, teacher="synthetic")
+    first = answer(db, pair(1, flip=True), Choice.B)
+    db.add_answer(pair(2), Choice.INCOMPARABLE, teacher="person")
+    retraction, asked = undo(db)
+    assert (retraction.mu, retraction.retracts, asked.id) == (None, first.seq + 1, pair(2).id)
+    retraction, asked = undo(db)
+    assert (retraction.retracts, retraction.a, asked.id, asked.flip) == (first.seq, first.a, pair(1).id, True)
+    assert db.undo_last("person") is None
+    assert db.labels() == [kept]
+    again = answer(db, asked, Choice.A)
+    assert db.labels() == [kept, again]
+
+
+def test_labels_after_a_seq_tell_what_was_taken_back(db: PrefDB) -> None:
+    seen = [answer(db, pair(i), Choice.A) for i in range(3)]
+    last = seen[-1].seq
+    edit = answer(db, pair(0), Choice.B, supersedes=seen[0].seq)
+    dropped = answer(db, pair(1), Choice.INCOMPARABLE, supersedes=seen[1].seq)
+    assert (edit.mu, edit.retracts) == ((0.0, 1.0), seen[0].seq)
+    assert (dropped.mu, dropped.retracts) == (None, seen[1].seq)
+    assert db.labels(after=last) == [edit, dropped]
+    assert db.labels() == [seen[2], edit]
+    # An edit of the edit: a reader that saw only the original must still drop it.
+    final = answer(db, pair(0), Choice.EQUAL, supersedes=edit.seq)
+    assert db.labels(after=last) == [replace(edit, mu=None), dropped, final]
+    assert db.labels(after=final.seq) == []
+    assert db.labels() == [seen[2], final]
+
+
+def replay(labels: list[Label], held: dict[int, Label]) -> None:
+    """What a trainer does with labels."""
+    for label in labels:
+        if label.retracts is not None:
+            held.pop(label.retracts, None)
+        if label.mu is not None:
+            held[label.seq] = label
+
+
+def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
+    rng = np.random.default_rng(0)
+    comparisons = [pair(i) for i in range(4)]
+    readers: list[tuple[int, dict[int, Label]]] = [(0, {})]
+    for _ in range(60):
+        rows = list(db.answers())
+        action = rng.integers(3)
+        if action == 0 and rows:
+            db.undo_last("person")
+        else:
+            row = rows[rng.integers(len(rows))] if action == 1 and rows else None
+            asked = row.comparison if row else comparisons[rng.integers(4)]
+            choice = list(Choice)[rng.integers(4)]
+            db.add_answer(asked, choice, teacher="person", supersedes=row.seq if row else None)
+        held: dict[int, Label] = {}
+        replay(db.labels(), held)
+        newest = db._read("SELECT max(seq) FROM answer")[0][0]
+        readers.append((newest, held))
+    final = {label.seq: label for label in db.labels()}
+    assert len(final) == db.n_labels() > 0
+    for seen, held in readers:
+        replay(db.labels(after=seen), held)
+        assert held == final
+
+
+def test_edit_of_an_answer_that_is_gone_changes_nothing(db: PrefDB) -> None:
+    label = answer(db, pair(0), Choice.A)
+    db.undo_last("person")
+    for seq in (label.seq, 99):
+        with pytest.raises(PrefDBError, match="edit that one"):
+            db.add_answer(pair(0), Choice.B, teacher="person", supersedes=seq)
+    assert db.n_answers() == 0
+
+
+def test_same_client_id_is_stored_once(db: PrefDB) -> None:
+    first = db.add_answer(pair(0), Choice.A, teacher="person", client_id="c1")
+    assert db.add_answer(pair(0), Choice.B, teacher="person", client_id="c1") == first
+    assert db.add_answer(pair(0), Choice.B, teacher="person", client_id="c2") != first
+    assert db.n_answers() == 2
+
+
+def test_add_answers_is_all_or_nothing(db: PrefDB) -> None:
+    good = [(pair(i), Choice.A) for i in range(3)]
+    foreign = Comparison(pixel_segment(0, env_id="Other"), pixel_segment(1, env_id="Other"), False)
+    too_long = Comparison(pixel_segment(0, steps=26), pixel_segment(1), False)
+    for bad in (foreign, too_long):
+        with pytest.raises(PrefDBError, match="takes segments of"):
+            db.add_answers([*good, (bad, Choice.A)], teacher="synthetic")
+        assert db.n_answers() == 0 and not list(db.segments())
+    labels = db.add_answers([*good, (pair(3), Choice.INCOMPARABLE)], teacher="synthetic")
+    assert labels == [*db.labels(), None] and len(labels) == 4
+
+
+def test_answers_cannot_be_changed_even_by_other_tools(db: PrefDB) -> None:
+    db.add_answer(pair(0), Choice.A, teacher="person")
+    with contextlib.closing(sqlite3.connect(db.path)) as other_tool:
+        for statement in ("UPDATE answer SET teacher = 'x'", "DELETE FROM answer"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                other_tool.execute(statement)
+
+
+WRITER = """
+    import sys
+    sys.path[:0] = [{root!r}, {tests!r}]
+    from test_pref_db import *
+    db = PrefDB.open({path!r})
+    for i in range(10_000):
+        label = answer(db, pair(i), Choice.A)
+        print(label.seq, label.comparison_id, flush=True)
+"""
+
+
+def start_writer(path: Path, prelude: str = "") -> subprocess.Popen[str]:
+    code = textwrap.dedent(WRITER).format(root=str(ROOT), tests=str(ROOT / "tests"), path=str(path))
+    command = [sys.executable, "-c", prelude + code]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_every_acknowledged_answer_survives_sigkill_and_is_seen_meanwhile(db: PrefDB) -> None:
+    path = db.path
+    db.close()
+    with start_writer(path) as writer:
+        assert writer.stdout is not None
+        try:
+            acknowledged = [writer.stdout.readline().split() for _ in range(20)]
+            with contextlib.closing(PrefDB.open(path, read_only=True)) as reader:
+                seen = reader.labels()
+                acknowledged.append(writer.stdout.readline().split())
+                later = reader.labels(after=seen[-1].seq)
+                assert len(seen) >= 20 and len(seen) + len(later) >= 21
+                assert reader.segment(seen[0].a).id == pair(0).a.id
+        finally:
+            os.kill(writer.pid, signal.SIGKILL)
+        acknowledged += [line.split() for line in writer.stdout if line.endswith("\n")]
+    with contextlib.closing(PrefDB.open(path)) as reopened:
+        stored = [[str(label.seq), label.comparison_id] for label in reopened.labels()]
+        assert stored[: len(acknowledged)] == acknowledged
+        assert answer(reopened, pair(10_001), Choice.B).seq == len(stored) + 1
+
+
+def test_full_disk_is_one_sentence_and_keeps_earlier_labels(db: PrefDB) -> None:
+    path = db.path
+    db.close()
+    # SIGXFSZ is ignored by Python, so a write past the limit fails as on a full disk.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+    with start_writer(path, limit) as writer:
+        out, err = writer.communicate(timeout=20)
+    acknowledged = len(out.splitlines())
+    assert writer.returncode == 1 and acknowledged > 3
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("pref_db.PrefDBError") and "free" in last and "earlier labels are safe" in last
+    with contextlib.closing(PrefDB.open(path)) as reopened:
+        assert reopened.n_labels() == acknowledged
+
+
+def test_writer_goes_on_when_there_is_space_again(db: PrefDB) -> None:
+    connection = db._connection()
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + 40}")
+    stored = 0
+    with pytest.raises(PrefDBError, match=r"disk is full: free some space .* earlier labels are safe"):
+        for stored in range(1000):
+            db.add_answer(pair(stored), Choice.A, teacher="person")
+    assert db.n_labels() == stored > 0
+    connection.execute("PRAGMA max_page_count = 1000000")
+    assert answer(db, pair(stored), Choice.A).seq == stored + 1
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_cannot_be_opened_is_told_in_one_sentence(db: PrefDB, tmp_path: Path, read_only: bool) -> None:
+    db.add_answers([(pair(i), Choice.A) for i in range(30)], teacher="synthetic")
+    db.close()
+    good = db.path.read_bytes()
+    bad = tmp_path / "bad.db"
+    assert_fails_with_a_sentence(bad, "does not exist", read_only=read_only)
+    for content in (b"", b"hello " * 1000):
+        bad.write_bytes(content)
+        assert_fails_with_a_sentence(bad, "is not a preference database", read_only=read_only)
+    half = len(good) // 2
+    junk = np.random.default_rng(0).bytes(half)
+    for content in (good[:50], good[:half], good[:4096] + junk + good[4096 + half :], good[:half] + junk):
+        bad.write_bytes(content)
+        assert_fails_with_a_sentence(bad, "is damaged: restore", read_only=read_only)
+
+
+def test_other_databases_and_newer_schemas_are_refused(db: PrefDB, tmp_path: Path) -> None:
+    db.close()
+    with contextlib.closing(sqlite3.connect(db.path)) as raw:
+        raw.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    assert_fails_with_a_sentence(db.path, "newer version", read_only=False)
+    foreign = tmp_path / "foreign.db"
+    with contextlib.closing(sqlite3.connect(foreign)) as raw:
+        raw.execute("CREATE TABLE t (x)")
+    assert_fails_with_a_sentence(foreign, "is not a preference database", read_only=True)
+
+
+def test_create_never_overwrites(db: PrefDB, tmp_path: Path) -> None:
+    db.add_answer(pair(0), Choice.A, teacher="person")
+    with pytest.raises(PrefDBError, match="already exists: resume"):
+        PrefDB.create(db.path, ENV_ID, LENGTH)
+    with pytest.raises(PrefDBError, match=r"cannot be opened: check"):
+        PrefDB.create(tmp_path / "no" / "prefs.db", ENV_ID, LENGTH)
+    assert db.n_labels() == 1
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that any user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name) / "copy"
+
+
+def test_closed_file_can_be_copied_alone_and_read_in_a_read_only_folder(
+    db: PrefDB, public_folder: Path
+) -> None:
+    folder = public_folder
+    with contextlib.closing(PrefDB.open(db.path, read_only=True)):  # keeps the -wal file in being
+        db.add_answer(pair(0), Choice.A, teacher="person")
+        db.close()
+        db.close()
+        folder.mkdir()
+        (folder / "prefs.db").write_bytes(db.path.read_bytes())
+    with pytest.raises(PrefDBError, match="was closed"):
+        db.labels()
+    folder.chmod(0o555)
+    (folder / "prefs.db").chmod(0o444)
+    # Permissions do not bind root, so the reader gives that up once its imports are done.
+    code = f"""
+        import os, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from pref_db import PrefDB
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        db = PrefDB.open({str(folder / "prefs.db")!r}, read_only=True)
+        print(db.n_labels(), len(list(db.segments())))
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("1 2\n", "")
+    assert os.listdir(folder) == ["prefs.db"]
+
+
+def test_reader_in_the_middle_of_a_query_does_not_hold_up_an_answer(db: PrefDB) -> None:
+    db.add_answer(pair(0), Choice.A, teacher="person")
+    with contextlib.closing(sqlite3.connect(db.path, isolation_level=None)) as other_tool:
+        other_tool.execute("BEGIN")
+        other_tool.execute("SELECT count(*) FROM answer").fetchone()
+        db.add_answer(pair(1), Choice.A, teacher="person")
+        assert other_tool.execute("SELECT count(*) FROM answer").fetchone() == (1,)
+        other_tool.execute("COMMIT")
+        assert other_tool.execute("SELECT count(*) FROM answer").fetchone() == (2,)
+
+
+def test_read_only_refuses_to_write(db: PrefDB) -> None:
+    with (
+        contextlib.closing(PrefDB.open(db.path, read_only=True)) as reader,
+        pytest.raises(PrefDBError, match="read-only"),
+    ):
+        reader.add_answer(pair(0), Choice.A, teacher="person")
+
+
+def test_merge_copies_labels_with_their_history_once(db: PrefDB, tmp_path: Path) -> None:
+    shared = answer(db, pair(0), Choice.A)
+    with contextlib.closing(PrefDB.create(tmp_path / "other.db", ENV_ID, LENGTH)) as other:
+        other.add_answer(Comparison(pair(0).b, pair(0).a, True), Choice.A, teacher="person")
+        edited = answer(other, pair(1), Choice.A)
+        other.add_answer(pair(1), Choice.B, teacher="person", supersedes=edited.seq)
+        other.add_answer(pair(2), Choice.EQUAL, teacher="person")
+        other.undo_last("person")
+        other.add_answer(pair(3), Choice.INCOMPARABLE, teacher="person")
+        assert db.merge_from(other.path) == 2  # while the other run still has it open
+        assert db.merge_from(other.path) == 0
+    merged = db.labels()
+    assert [label.mu for label in merged] == [(1.0, 0.0), (0.0, 1.0), (0.0, 1.0)]
+    assert merged[1].comparison_id == shared.comparison_id and merged[1].a == shared.a
+    assert db.n_answers() == 4
+    assert {segment.id for segment in db.segments()} == {pixel_segment(i).id for i in range(8)}
+
+
+@pytest.mark.parametrize(("env_id", "length"), [("Other-v0", LENGTH), (ENV_ID, 10)])
+def test_merge_of_another_kind_is_refused(db: PrefDB, tmp_path: Path, env_id: str, length: int) -> None:
+    PrefDB.create(tmp_path / "other.db", env_id, length).close()
+    with pytest.raises(PrefDBError, match=rf"holds {env_id} segments of {length} steps, not"):
+        db.merge_from(tmp_path / "other.db")
+
+
+def test_validation_split_is_a_fifth_and_never_changes(db: PrefDB) -> None:
+    ids = [f"{i:064x}" for i in range(2000)]
+    share = sum(map(is_validation, ids)) / len(ids)
+    assert 0.17 < share < 0.23
+    # Literal values: a changed rule would move labels between the sets of existing runs.
+    assert [i for i in range(20) if is_validation(ids[i])] == [4, 9, 10, 11, 16]
+    label = answer(db, pair(0), Choice.A)
+    assert label.validation == is_validation(label.comparison_id)
+
+
+def test_unknown_or_damaged_segment_is_told(db: PrefDB) -> None:
+    label = answer(db, pair(0), Choice.A)
+    with pytest.raises(PrefDBError, match="has no segment"):
+        db.segment("nothing")
+    stored = db.stored_segment(label.a)
+    damaged = bytearray(stored.arrays)
+    damaged[len(damaged) // 2] ^= 1
+    for bad in ({"arrays": bytes(damaged)}, {"layout": "{}"}, {"layout": stored.layout.replace("28", "999")}):
+        with pytest.raises(PrefDBError, match=r"damaged|wrong size"):
+            replace(stored, **bad).decode()
