@@ -1,7 +1,8 @@
-"""Network bodies shared by the policy and the reward predictor: observation batch in, feature vector out.
+"""Network bodies of the policy and the reward predictor: raw observations in, features out.
 
-Every body takes raw observations (uint8 pixels or float32 vectors), scales them itself, and names its output
-width `n_features`.
+Every body scales its observations itself (uint8 pixels or float32 vectors) and names its output width `n_features`.
+Those that the reward predictor uses hold a whole ensemble: its members stand side by side in the channels of each
+layer, so that three cost little more than one, and the output is (members, B, n_features).
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ def cpu_has_bf16() -> bool:
     return any(torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def scale_pixels(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 (B, C, H, W) in 0..255 -> `dtype` in 0..1, channels last in memory."""
-    return pixels.to(dtype=dtype, memory_format=torch.channels_last).mul_(1 / 255)
+class EnsembleLinear(nn.Module):
+    """One linear layer for each member: (B, inputs) or (members, B, inputs) -> (members, B, outputs)."""
+
+    def __init__(self, n_members: int, n_inputs: int, n_outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(n_inputs)
+        self.weight = nn.Parameter(torch.empty(n_members, n_inputs, n_outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(n_members, 1, n_outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.matmul(x, self.weight) + self.bias
 
 
 def orthogonal_(layer: nn.Module, gain: float) -> None:
@@ -49,7 +58,7 @@ class NatureCNN(nn.Module):
             orthogonal_(layer, math.sqrt(2))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = scale_pixels(pixels, self.conv1.weight.dtype)  # (B, 4, 84, 84)
+        x = pixels.to(dtype=self.conv1.weight.dtype, memory_format=torch.channels_last).mul_(1 / 255)
         x = F.relu(self.conv1(x))  # (B, 32, 20, 20)
         x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
         x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
@@ -60,40 +69,100 @@ class RewardCNN(nn.Module):
     """The paper's reward network on Atari: four convolutions of 16 filters, then 64 units (appendix A.2).
 
     Batch norm and dropout apply to every convolution, leaky ReLU of slope 0.01 throughout.
-    Shape: uint8 (B, 4, 84, 84) -> (B, 64).
+    Shape: uint8 (B, C, 84, 84) -> (members, B, 64).
     """
 
     n_features = 64
 
-    def __init__(self, n_channels: int, *, batchnorm: bool, dropout: float) -> None:
+    def __init__(self, n_channels: int, n_members: int, *, batchnorm: bool, dropout: float) -> None:
         super().__init__()
-        shapes = ((n_channels, 7, 3), (16, 5, 2), (16, 3, 1), (16, 3, 1))  # inputs, kernel, stride
-        self.convs = nn.ModuleList(nn.Conv2d(c, 16, k, stride=s, bias=not batchnorm) for c, k, s in shapes)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(16) if batchnorm else nn.Identity() for _ in shapes)
+        self.n_members, width = n_members, 16 * n_members
+        shapes = ((n_channels, 7, 3), (width, 5, 2), (width, 3, 1), (width, 3, 1))  # inputs, kernel, stride
+        self.convs = nn.ModuleList(
+            # All members read the same picture; from then on each has filters of its own.
+            nn.Conv2d(c, width, k, stride=s, bias=not batchnorm, groups=1 if i == 0 else n_members)
+            for i, (c, k, s) in enumerate(shapes)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) if batchnorm else nn.Identity() for _ in shapes)
         self.dropout = nn.Dropout2d(dropout)
-        self.fc = nn.Linear(16 * 7 * 7, self.n_features)
+        self.fc = EnsembleLinear(n_members, 16 * 7 * 7, self.n_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = scale_pixels(pixels, self.convs[0].weight.dtype)  # type: ignore[arg-type]
+        x = pixels.to(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
+        x = x.mul_(1 / 255)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # 26x26, 11x11, 9x9, 7x7
-        return F.leaky_relu(self.fc(x.flatten(1)), 0.01)
+            x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # (B, 16 * members, ...) 26, 11, 9, 7
+        x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
+        return F.leaky_relu(self.fc(x), 0.01)
 
 
-class MLP(nn.Module):
-    """Two hidden layers of 64 for vector observations, as the paper's reward network on MuJoCo (appendix A.1).
+class FeaturePoints(nn.Module):
+    """Where in the picture each of eight learned filters responds, then two layers of 64 on those positions.
+
+    A spatial expectation after Levine et al. 2016 and Finn et al. 2016 (deep spatial autoencoders). Squared,
+    mean-subtracted responses take the place of their softmax: they do not depend on the picture's contrast, so the
+    positions can be read before any temperature is learned. It sees the newest frame alone, and suits tasks in which
+    what matters is where things are; it learns those from far fewer labels than convolutions do.
+
+    Shape: uint8 (B, C, H, W) -> (members, B, 64).
+    """
+
+    n_features = 64
+    n_frames = 1  # of the stack, the newest
+    n_points = 8
+    pool = 4  # pixels averaged before the filters, which see 3x3 of the averages
+
+    def __init__(self, n_members: int = 1) -> None:
+        super().__init__()
+        self.n_members = n_members
+        self.conv = nn.Conv2d(1, self.n_points * n_members, 3, padding=1, bias=False)
+        self.fc1 = EnsembleLinear(n_members, 2 * self.n_points, 64)
+        self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = F.avg_pool2d(pixels[:, -1:].float() / 255, self.pool)  # (B, 1, 21, 21)
+        maps = self.conv(x)  # (B, members * points, 21, 21)
+        weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
+        by_row, by_column = weight.sum(3), weight.sum(2)
+        total = by_row.sum(2) + 1e-8
+        rows = by_row @ torch.linspace(-1, 1, maps.shape[2]) / total  # (B, members * points)
+        columns = by_column @ torch.linspace(-1, 1, maps.shape[3]) / total
+        points = torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
+        return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
+
+
+class RewardMLP(nn.Module):
+    """Two hidden layers of 64, leaky ReLU of slope 0.01, for vector observations (paper, appendix A.1).
+
+    Shape: float32 (B, D) -> (members, B, 64).
+    """
+
+    n_features = 64
+
+    def __init__(self, n_inputs: int, n_members: int, *, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = EnsembleLinear(n_members, n_inputs, 64)
+        self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(F.leaky_relu(self.fc1(x.float()), 0.01))
+        return self.dropout(F.leaky_relu(self.fc2(x), 0.01))
+
+
+class PolicyMLP(nn.Module):
+    """Two hidden layers of 64 tanh units, the field's policy network for vector observations.
 
     Shape: float32 (B, D) -> (B, 64).
     """
 
     n_features = 64
 
-    def __init__(self, n_inputs: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, n_inputs: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(n_inputs, 64)
-        self.fc2 = nn.Linear(64, 64)
-        self.dropout = nn.Dropout(dropout)
+        self.fc1, self.fc2 = nn.Linear(n_inputs, 64), nn.Linear(64, 64)
+        for layer in (self.fc1, self.fc2):
+            orthogonal_(layer, math.sqrt(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(F.leaky_relu(self.fc1(x.float()), 0.01))
-        return self.dropout(F.leaky_relu(self.fc2(x), 0.01))
+        return torch.tanh(self.fc2(torch.tanh(self.fc1(x.float()))))

@@ -71,41 +71,11 @@ class PredictorInputs:
     action_dim: int | None
 
 
-class RewardNetwork(nn.Module):
-    """One member: (observation, action) -> scalar reward."""
-
-    def __init__(self, inputs: PredictorInputs, config: PredictorConfig) -> None:
-        super().__init__()
-        dropout = config.dropout
-        self.body: nn.Module
-        if inputs.kind == "vector":
-            self.body = networks.MLP(inputs.observation_shape[0], dropout=dropout)
-        elif config.reward_predictor_network == "feature_points":
-            self.body = networks.FeaturePoints(inputs.observation_shape[0])
-        else:
-            self.body = networks.RewardCNN(
-                inputs.observation_shape[0], batchnorm=config.batchnorm, dropout=dropout
-            )
-        self.n_actions = inputs.n_actions
-        action_size = (inputs.n_actions or inputs.action_dim or 0) if config.reward_predictor_uses_actions else 0
-        self.action_size = action_size
-        n_features = int(self.body.n_features)  # type: ignore[arg-type]
-        self.joint = nn.Linear(n_features + action_size, 64) if action_size else None
-        self.out = nn.Linear(64 if action_size else n_features, 1)
-
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """(B, ...), (B,) or (B, A) -> (B,)."""
-        x = self.body(observations)
-        if self.joint is not None:
-            encoded = F.one_hot(actions, self.n_actions) if self.n_actions else actions
-            x = F.leaky_relu(self.joint(torch.cat([x, encoded.to(x.dtype)], dim=1)), 0.01)
-        return self.out(x).squeeze(-1).float()
-
-
 class RewardPredictor(nn.Module):
-    """The ensemble. Each member's reward is normalised by itself, then the members are averaged (section 2.2.1).
+    """The ensemble: (observation, action) -> reward by each member, and their average.
 
-    The normaliser's statistics are buffers: saved, moved and published with the weights.
+    Each member's reward is normalised by itself, then the members are averaged (section 2.2.1). The normaliser's
+    statistics are buffers: saved, moved and published with the weights.
     """
 
     mean: Tensor
@@ -113,21 +83,43 @@ class RewardPredictor(nn.Module):
 
     def __init__(self, inputs: PredictorInputs, config: PredictorConfig) -> None:
         super().__init__()
-        n_members = config.ensemble_size
-        self.members = nn.ModuleList(RewardNetwork(inputs, config) for _ in range(n_members))
-        self.reward_std = config.reward_std
-        self.register_buffer("mean", torch.zeros(n_members))
-        self.register_buffer("std", torch.ones(n_members))
-        # bfloat16 pays on convolutions; feature points need more digits for their coordinates than it has.
-        convolutional = isinstance(self.members[0].body, networks.RewardCNN)
-        self.autocast = convolutional and networks.cpu_has_bf16()
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.n_members, self.reward_std = config.ensemble_size, config.reward_std
+        self.body: nn.Module
+        if inputs.kind == "vector":
+            self.body = networks.RewardMLP(inputs.observation_shape[0], self.n_members, dropout=config.dropout)
+        elif config.reward_predictor_network == "feature_points":
+            self.body = networks.FeaturePoints(self.n_members)
+        else:
+            self.body = networks.RewardCNN(
+                inputs.observation_shape[0], self.n_members, batchnorm=config.batchnorm, dropout=config.dropout
+            )
+        n_features = int(self.body.n_features)  # type: ignore[arg-type]
+        self.n_frames: int | None = getattr(self.body, "n_frames", None)
+        self.n_actions = inputs.n_actions if config.reward_predictor_uses_actions else None
+        self.action_dim = inputs.action_dim if config.reward_predictor_uses_actions else None
+        self.joint = None
+        if self.action_dim:
+            self.joint = networks.EnsembleLinear(self.n_members, n_features + self.action_dim, n_features)
+        # One output for each discrete action that the predictor may see, of which the action taken counts.
+        self.out = networks.EnsembleLinear(self.n_members, n_features, self.n_actions or 1)
+        self.register_buffer("mean", torch.zeros(self.n_members))
+        self.register_buffer("std", torch.ones(self.n_members))
+        # bfloat16 pays on convolutions; feature points need more digits for their positions than it has.
+        self.autocast = isinstance(self.body, networks.RewardCNN) and networks.cpu_has_bf16()
         self.eval()
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """(B, ...), (B,) -> raw rewards (members, B)."""
+        """(B, ...), (B,) or (B, A) -> raw rewards (members, B)."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            return torch.stack([member(observations, actions) for member in self.members])
+            features = self.body(observations)  # (members, B, features)
+        features = features.float()
+        if self.joint is not None:
+            beside = actions.expand(self.n_members, -1, -1)
+            features = F.leaky_relu(self.joint(torch.cat([features, beside], dim=2)), 0.01)
+        rewards = self.out(features)  # (members, B, actions or 1)
+        if self.n_actions:
+            return rewards.gather(2, actions.expand(self.n_members, -1).unsqueeze(2)).squeeze(2)
+        return rewards.squeeze(2)
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Raw rewards (members, B) -> zero mean and `reward_std` for each member."""
@@ -195,11 +187,13 @@ class PairBatch:
     counts: Tensor  # (members, B)
 
     @classmethod
-    def decode(cls, pairs: list[TrainingPair]) -> PairBatch:
+    def decode(cls, pairs: list[TrainingPair], n_frames: int | None) -> PairBatch:
+        """Reads the pairs; with `n_frames`, only so many of the newest frames of each observation."""
         segments = [stored.decode() for pair in pairs for stored in (pair.a, pair.b)]
         lengths = torch.tensor([len(segment) for segment in segments])
+        newest = slice(None) if n_frames is None else slice(-n_frames, None)
         return cls(
-            torch.from_numpy(np.concatenate([segment.stacked() for segment in segments])),
+            torch.from_numpy(np.concatenate([segment.stacked()[:, newest] for segment in segments])),
             torch.from_numpy(np.concatenate([segment.actions for segment in segments])),
             torch.repeat_interleave(torch.arange(len(segments)), lengths),
             torch.tensor([pair.label.mu for pair in pairs], dtype=torch.float32),
@@ -280,8 +274,8 @@ class Trainer:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 counts = tuple(
-                    bootstrap_count(label.comparison_id, i) if len(self.predictor.members) > 1 else 1
-                    for i in range(len(self.predictor.members))
+                    bootstrap_count(label.comparison_id, i) if self.predictor.n_members > 1 else 1
+                    for i in range(self.predictor.n_members)
                 )
                 self.pairs[label.seq] = TrainingPair(
                     label, self.db.stored_segment(label.a), self.db.stored_segment(label.b), counts
@@ -305,7 +299,7 @@ class Trainer:
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
-        batch = PairBatch.decode(pairs)
+        batch = PairBatch.decode(pairs, self.predictor.n_frames)
         self.predictor.train()
         returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
         losses = preference_loss(returns_a, returns_b, batch.mu)  # (members, B)
@@ -352,7 +346,7 @@ class Trainer:
         size = self.config.label_batch_size
         for start in range(0, len(pairs), size):
             part = pairs[start : start + size]
-            batch = PairBatch.decode(part)
+            batch = PairBatch.decode(part, self.predictor.n_frames)
             returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
             loss = preference_loss(returns_a, returns_b, batch.mu).mean().item()
             totals += len(part) * np.array([loss, accuracy(returns_a.mean(0) - returns_b.mean(0), batch.mu)])
@@ -368,7 +362,7 @@ class Trainer:
         """Normalises on the newest labelled segments and hands the weights to the policy."""
         newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
         if newest:
-            batch = PairBatch.decode(newest)
+            batch = PairBatch.decode(newest, self.predictor.n_frames)
             self.predictor.fit_normaliser(self.predictor(batch.observations, batch.actions))
         if self.board is not None:
             self.board.publish(self.predictor)

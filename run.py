@@ -17,8 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Threads that wait should sleep, not spin: the parts of the ring share the processor.
+# For the child processes. Threads that wait should sleep, not spin, since the parts of the ring share the processor;
+# and memory of large batches should be kept for the next one, not given back to the system and faulted in again.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 import gymnasium
 import torch

@@ -22,7 +22,7 @@ class PolicyConfig:
     """Agent steps of each environment per update."""
     lr: float = 7e-4
     """Learning rate of the policy at the start."""
-    lr_zero_million_timesteps: float = 10.0
+    lr_zero_million_timesteps: float = 80.0
     """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""

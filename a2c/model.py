@@ -39,9 +39,9 @@ class Policy(nn.Module):
         super().__init__()
         self.body: nn.Module
         if info.kind == "vector":
-            self.body = networks.MLP(info.observation_shape[0])
+            self.body = networks.PolicyMLP(info.observation_shape[0])
         elif network == "feature_points":
-            self.body = networks.FeaturePoints(info.observation_shape[0])
+            self.body = networks.FeaturePoints()
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)  # type: ignore[arg-type]
@@ -61,6 +61,8 @@ class Policy(nn.Module):
         """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
         body = self._fast[0] if self._fast else self.body
         features = body(observations).float()
+        if features.dim() == 3:  # a body that can hold an ensemble, here of one
+            features = features.squeeze(0)
         return self.actor(features), self.critic(features).squeeze(-1)
 
     def distribution(self, head: Tensor) -> Categorical | Independent:

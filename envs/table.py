@@ -44,7 +44,22 @@ _BLANK_AREAS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 
 # Tuned defaults: environment id -> flag name -> value.
-_TUNED: dict[str, dict[str, object]] = {}
+_TUNED: dict[str, dict[str, object]] = {
+    MOVING_DOT_ID: {
+        "million_timesteps": 0.15,
+        "lr_zero_million_timesteps": 0.0,
+        "policy_network": "feature_points",
+        "reward_predictor_network": "feature_points",
+        "reward_predictor_uses_actions": True,  # the reward of a frame depends on where the dot was sent
+        "reward_predictor_learning_rate": 3e-3,
+        "reward_std": 1.0,
+        "label_batch_size": 16,
+        "n_initial_prefs": 200,
+        "max_prefs": 500,
+        "max_segs": 400,
+        "n_initial_epochs": 60,
+    },
+}
 
 
 class EnvError(ValueError):

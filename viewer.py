@@ -1,0 +1,506 @@
+"""What people see: two clips side by side, a film of an episode, and videos for papers and talks.
+
+Imports nothing of ours and, until a window is wanted, no pyglet: machines without a display can import it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+CLIP_KEYS = {
+    **dict.fromkeys(["L", "LEFT"], "left"),
+    **dict.fromkeys(["R", "RIGHT"], "right"),
+    **dict.fromkeys(["E", "UP"], "equal"),
+    **dict.fromkeys(["ENTER", "RETURN", "NUM_ENTER", "DOWN"], "incomparable"),
+    **dict.fromkeys(["U", "BACKSPACE"], "undo"),
+    "ESCAPE": "close",
+}
+EPISODE_KEYS = {"ESCAPE": "close", "Q": "close"}
+KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't tell  ·  U undo"
+CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
+
+GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
+SEAM_SECONDS = (
+    0.2  # hold of the last frame of a clip, so that the jump to the start is not taken for a movement
+)
+EPISODE_PAUSE_SECONDS = 1.0
+
+MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
+BAR_GAP, BAR_HEIGHT, BORDER = 8, 4, 5  # pixels
+BACKGROUND, TRACK, BAR = (24, 26, 31), (58, 62, 72), (120, 170, 255)
+CHOSEN, TEXT, DIM_TEXT = (88, 204, 120), (236, 238, 242), (150, 156, 168)
+
+PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
+VIDEO_SIDE = 320  # pixels: least short side of a video
+
+Rect = tuple[int, int, int, int]  # x, y of the lower left corner, width, height
+Colour = tuple[int, int, int]
+
+
+class DisplayError(Exception):
+    """No window can be opened; the message is one sentence that names what to do instead."""
+
+
+def open_display() -> None:
+    """Makes sure that windows can be opened, before anything else is started; raises DisplayError if not."""
+    _open_window("", 16, 16, visible=False).close()
+
+
+def _open_window(title: str, width: int, height: int, *, visible: bool = True) -> Any:
+    """A pyglet window of at most this size, which fits on the screen. Raises DisplayError."""
+    ways = "work at a desktop, log in with `ssh -X`, use `xvfb-run -a` for a test, or let --synthetic_prefs answer"
+    name = os.environ.get("DISPLAY", "")
+    if sys.platform.startswith("linux") and not name:
+        raise DisplayError(f"No display was found to show clips on (DISPLAY is not set): {ways}.")
+    try:
+        import pyglet
+
+        # The hidden window that pyglet opens at import serves several windows that share pictures; ours do not.
+        pyglet.options.shadow_window = False
+        pyglet.options.debug_gl = False
+        import pyglet.window
+    except ImportError as error:
+        reason = str(error).split("\n")[0]
+        raise DisplayError(f"Clips need pyglet and OpenGL ({reason}): install both, or {ways}.") from error
+    try:
+        screen = pyglet.display.get_display().get_default_screen()
+        width, height = min(width, screen.width * 9 // 10), min(height, screen.height * 9 // 10)
+        # Waiting for the monitor in flip() would hold up everything else the process does.
+        return pyglet.window.Window(width, height, title, resizable=True, visible=visible, vsync=False)
+    except Exception as error:  # pyglet has no common base class for its X11, GLX and driver errors
+        reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
+        raise DisplayError(
+            f"No window with OpenGL 3.3 opens on display '{name}' ({reason}): {ways}."
+        ) from error
+
+
+def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
+    """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
+    phase = seconds % (n_frames / fps + hold)
+    return min(int(phase * fps), n_frames - 1)
+
+
+class _Canvas:
+    """A window to draw pictures, bars and text in, which remembers what was pressed.
+
+    Every window has an OpenGL context of its own: `begin` makes it the current one, so that windows can take turns.
+    """
+
+    def __init__(self, title: str, width: int, height: int, keys: dict[str, str]) -> None:
+        self.window = _open_window(title, width, height)
+        self.window.push_handlers(
+            on_key_press=self._on_key, on_close=self._on_close, on_expose=self._on_expose
+        )
+        self.keys = keys
+        self.pressed: list[str] = []
+        self.guarded_until = 0.0
+        self.closed = False
+        self._drawn: object = None
+        self._textures: dict[str, Any] = {}
+        self._labels: dict[str, Any] = {}
+
+    def _on_key(self, symbol: int, _modifiers: int) -> bool:
+        from pyglet.window import key
+
+        action = self.keys.get(key.symbol_string(symbol))
+        if action == "close" or (action and time.monotonic() >= self.guarded_until):
+            self.pressed.append(action)
+        return True  # handled: pyglet's own answer to Escape is to close the window
+
+    def _on_close(self) -> bool:
+        self.pressed.append("close")
+        return True
+
+    def _on_expose(self) -> None:
+        self._drawn = None
+
+    def dispatch(self) -> None:
+        self.window.switch_to()
+        self.window.dispatch_events()
+
+    def begin(self, state: object) -> bool:
+        """Starts a picture; False, and nothing to draw, if the window already shows this state."""
+        state = (state, self.window.get_size())
+        if state == self._drawn:
+            return False
+        self._drawn = state
+        self.window.switch_to()
+        self.fill((0, 0, *self.window.get_size()), BACKGROUND)
+        return True
+
+    def fill(self, rect: Rect, colour: Colour) -> None:
+        """Fills a rectangle; a scissored clear needs no shader and no vertices."""
+        from pyglet import gl
+
+        gl.glEnable(gl.GL_SCISSOR_TEST)
+        gl.glScissor(*(round(value * self.window.get_pixel_ratio()) for value in rect))
+        gl.glClearColor(*(value / 255 for value in colour), 1.0)
+        gl.glClear(gl.GL_COLOR_BUFFER_BIT)
+        gl.glDisable(gl.GL_SCISSOR_TEST)
+
+    def picture(self, slot: str, frame: np.ndarray, rect: Rect) -> None:
+        """Uploads an (H, W, 3) uint8 frame and draws it with hard pixel edges."""
+        from pyglet import gl, image
+
+        height, width = frame.shape[:2]
+        texture = self._textures.get(slot)
+        if texture is None or (texture.width, texture.height) != (width, height):
+            texture = image.Texture.create(
+                width, height, internalformat=gl.GL_RGB, min_filter=gl.GL_NEAREST, mag_filter=gl.GL_NEAREST
+            )
+            self._textures[slot] = texture
+        # OpenGL counts rows from the bottom; tobytes() copies, the stored frame stays as it is.
+        texture.blit_into(image.ImageData(width, height, "RGB", frame[::-1].tobytes()), 0, 0, 0)
+        texture.blit(rect[0], rect[1], width=rect[2], height=rect[3])
+
+    def text(self, slot: str, text: str, x: int, y: int, size: int, colour: Colour, width: int) -> None:
+        """Writes centred text at (x, y), on several lines if it is wider than `width`."""
+        from pyglet.text import Label
+
+        if slot not in self._labels:
+            self._labels[slot] = Label(
+                anchor_x="center", anchor_y="center", align="center", multiline=True, width=width
+            )
+        label = self._labels[slot]
+        wanted = {"text": text, "x": x, "y": y, "width": width, "font_size": size, "color": (*colour, 255)}
+        for name, value in wanted.items():
+            if getattr(label, name) != value:
+                setattr(label, name, value)
+        label.draw()
+
+    def end(self) -> None:
+        self.window.flip()
+
+    def take_pressed(self) -> list[str]:
+        pressed, self.pressed = self.pressed, []
+        return pressed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._textures.clear()
+            self._labels.clear()
+            self.window.close()
+
+
+def _fit(frame: np.ndarray, box: Rect) -> Rect:
+    """The largest centred rectangle for a frame in a box, a whole multiple of its size if one fits."""
+    x, y, width, height = box
+    scale = min(width / frame.shape[1], height / frame.shape[0])
+    scale = float(math.floor(scale)) if scale >= 1 else scale
+    w, h = max(1, int(frame.shape[1] * scale)), max(1, int(frame.shape[0] * scale))
+    return x + (width - w) // 2, y + (height - h) // 2, w, h
+
+
+def _around(rect: Rect, by: int) -> Rect:
+    return rect[0] - by, rect[1] - by, rect[2] + 2 * by, rect[3] + 2 * by
+
+
+def _progress(canvas: _Canvas, rect: Rect, share: float) -> None:
+    """A bar under a picture, filled as far as the loop has come."""
+    x, y, width, _ = rect
+    canvas.fill((x, y - BAR_GAP - BAR_HEIGHT, width, BAR_HEIGHT), TRACK)
+    canvas.fill((x, y - BAR_GAP - BAR_HEIGHT, round(width * share), BAR_HEIGHT), BAR)
+
+
+def _check_film(name: str, frames: Sequence[np.ndarray] | np.ndarray, fps: float) -> None:
+    """Raises ValueError unless there are (H, W, 3) uint8 frames and a rate to show them at."""
+    if len(frames) == 0 or not fps > 0:
+        raise ValueError(f"{name}: expected at least one frame and fps above 0, got {len(frames)} and {fps}")
+    _check_frame(name, np.asarray(frames[0]))
+
+
+def _check_frame(name: str, frame: np.ndarray) -> None:
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+        raise ValueError(f"{name}: expected (H, W, 3) uint8 frames, got {frame.shape} {frame.dtype}")
+
+
+class ClipWindow:
+    """Two clips side by side, frame by frame together, at real speed, over and over; keys answer."""
+
+    def __init__(self) -> None:
+        """Opens the window; raises DisplayError."""
+        self._canvas = _Canvas("Which clip is better?", 1080, 780, CLIP_KEYS)
+        self._clips: tuple[np.ndarray, np.ndarray] | None = None
+        self._fps, self._caption, self._started = 1.0, "Waiting for clips", 0.0
+        self._chosen: tuple[int, ...] = ()
+        self._chosen_until = 0.0
+        self._draw()
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        """Starts a new pair at frame 0 of both; answers pressed before or within 0.25 s are ignored.
+
+        Args:
+            left, right: (T, H, W, 3) uint8; the shorter clip holds its last frame.
+            fps: frames per second.
+            caption: line under the clips.
+        """
+        _check_film("left clip", left, fps)
+        _check_film("right clip", right, fps)
+        if self._canvas.closed:
+            return
+        self._canvas.dispatch()
+        self._canvas.pressed = [key for key in self._canvas.pressed if key in ("undo", "close")]
+        self._clips, self._fps, self._caption = (left, right), fps, caption
+        self._started = time.monotonic()
+        self._draw()
+        self._canvas.guarded_until = time.monotonic() + GUARD_SECONDS
+
+    def message(self, text: str) -> None:
+        """Shows text instead of clips while there is no pair; answers are not taken."""
+        self._clips, self._caption = None, text
+        self._draw()
+
+    def tick(self) -> list[str]:
+        """Draws what is due and says what was pressed since the last call; never waits.
+
+        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; closing is up to the caller.
+        """
+        if self._canvas.closed:
+            return []
+        self._canvas.dispatch()
+        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ("undo", "close")]
+        for key in pressed:
+            if key in CHOSEN_SIDES:
+                self._chosen, self._chosen_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
+        self._draw()
+        return pressed
+
+    def close(self) -> None:
+        self._canvas.close()
+
+    def _draw(self) -> None:
+        canvas, now = self._canvas, time.monotonic()
+        if canvas.closed:
+            return
+        if self._clips is None:
+            if canvas.begin(self._caption):
+                width, height = canvas.window.get_size()
+                canvas.text("message", self._caption, width // 2, height // 2, 20, TEXT, width - 2 * MARGIN)
+                canvas.end()
+            return
+        n_frames = max(len(clip) for clip in self._clips)
+        index = loop_index(now - self._started, n_frames, self._fps, SEAM_SECONDS)
+        chosen = self._chosen if now < self._chosen_until else ()
+        if canvas.begin((self._started, index, chosen, self._caption)):
+            self._draw_pair(self._clips, index, chosen)
+            canvas.end()
+
+    def _draw_pair(self, clips: tuple[np.ndarray, np.ndarray], index: int, chosen: tuple[int, ...]) -> None:
+        canvas = self._canvas
+        width, height = canvas.window.get_size()
+        pane = max(1, (width - 3 * MARGIN) // 2)
+        share = (index + 1) / max(len(clip) for clip in clips)
+        for side, (name, clip) in enumerate(zip(("Left", "Right"), clips, strict=True)):
+            box = (
+                MARGIN + side * (pane + MARGIN),
+                FOOTER,
+                pane,
+                max(1, height - FOOTER - TITLE - MARGIN // 2),
+            )
+            frame = clip[min(index, len(clip) - 1)]
+            rect = _fit(frame, box)
+            if side in chosen:
+                canvas.fill(_around(rect, BORDER), CHOSEN)
+            canvas.picture(name, frame, rect)
+            _progress(canvas, rect, share)
+            top = rect[1] + rect[3] + TITLE * 2 // 3
+            canvas.text(f"{name} title", name, rect[0] + rect[2] // 2, top, 13, DIM_TEXT, pane)
+        canvas.text("caption", self._caption, width // 2, 48, 13, TEXT, width - MARGIN)
+        canvas.text("keys", KEYS_LINE, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
+
+
+class EpisodeWindow:
+    """A film of one episode in a window of its own, or live frames as they come."""
+
+    def __init__(self, title: str = "Episode") -> None:
+        """Opens the window; raises DisplayError."""
+        self._canvas = _Canvas(title, 560, 660, EPISODE_KEYS)
+        self._frames: Sequence[np.ndarray] | np.ndarray = []
+        self._rewards: np.ndarray | None = None
+        self._fps, self._caption, self._started = 1.0, "Waiting for an episode", 0.0
+        self._draw()
+
+    def show(
+        self,
+        frames: Sequence[np.ndarray] | np.ndarray,
+        fps: float,
+        caption: str,
+        *,
+        plot: np.ndarray | None = None,
+    ) -> None:
+        """Starts a film: (H, W, 3) uint8 frames at real speed, again after a pause of 1 s at the end.
+
+        Args:
+            plot: (T,) predicted reward per frame, drawn under the picture as the film goes on.
+
+        Raises:
+            ValueError: no frames, frames of another kind, or another number of rewards than frames.
+        """
+        _check_film("episode", frames, fps)
+        if plot is not None and len(plot) != len(frames):
+            raise ValueError(
+                f"expected one reward per frame, got {len(plot)} rewards for {len(frames)} frames"
+            )
+        self._frames, self._rewards, self._fps, self._caption = frames, plot, fps, caption
+        self._started = time.monotonic()
+        self._draw()
+
+    def show_frame(self, frame: np.ndarray, caption: str) -> None:
+        """Draws one (H, W, 3) uint8 frame now, and keeps it on until the next."""
+        _check_frame("episode", frame)
+        self._frames, self._rewards, self._caption = [frame], None, caption
+        self._started = time.monotonic()
+        self._draw()
+
+    def tick(self) -> list[str]:
+        """Draws what is due and returns ["close"] if that was pressed; never waits; closing is up to the caller."""
+        if self._canvas.closed:
+            return []
+        self._canvas.dispatch()
+        self._draw()
+        return self._canvas.take_pressed()
+
+    def close(self) -> None:
+        self._canvas.close()
+
+    def _draw(self) -> None:
+        canvas, n_frames, index = self._canvas, len(self._frames), 0
+        if canvas.closed:
+            return
+        if n_frames > 1:
+            index = loop_index(time.monotonic() - self._started, n_frames, self._fps, EPISODE_PAUSE_SECONDS)
+        if not canvas.begin((self._started, index, self._caption)):
+            return
+        width, height = canvas.window.get_size()
+        if n_frames:
+            frame = np.asarray(self._frames[index])
+            if self._rewards is not None:
+                frame = with_reward_plot(frame, self._rewards[: index + 1], caption="predicted reward")
+            box = (MARGIN, FOOTER, max(1, width - 2 * MARGIN), max(1, height - FOOTER - MARGIN))
+            rect = _fit(frame, box)
+            canvas.picture("film", frame, rect)
+            if n_frames > 1:
+                _progress(canvas, rect, (index + 1) / n_frames)
+        canvas.text(
+            "caption", self._caption, width // 2, 34 if n_frames else height // 2, 13, TEXT, width - MARGIN
+        )
+        canvas.end()
+
+
+def with_reward_plot(
+    frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str
+) -> np.ndarray:
+    """The frame with a plot of the rewards so far below it; a new array, enlarged so that the plot is sharp.
+
+    The newest reward is at the right end of the curve. The scale spans zero and everything seen so far, so that
+    it never shrinks while an episode goes on.
+
+    Args:
+        frame: (H, W, 3) uint8.
+        rewards_so_far: (t,) rewards up to and including this frame's, t >= 1.
+        caption: what the curve is.
+
+    Returns (H k + 112, W k, 3) uint8, where k is the least whole number that makes W k at least 320.
+    """
+    _check_frame("frame", frame)
+    picture = _enlarge(frame, math.ceil(PLOT_WIDTH / frame.shape[1]))
+    rewards = np.asarray(rewards_so_far, dtype=np.float64)
+    width, top, bottom = picture.shape[1], 30, PLOT_HEIGHT - 10
+    low, high = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
+    span = (high - low) or 1.0
+    shown = rewards[-(width // PLOT_STEP) :]
+    ys = bottom - (shown - low) / span * (bottom - top)
+    points = [(i * PLOT_STEP, round(y)) for i, y in enumerate(ys)]
+    zero = round(bottom + low / span * (bottom - top))
+
+    strip = Image.new("RGB", (width, PLOT_HEIGHT), BACKGROUND)
+    draw = ImageDraw.Draw(strip)
+    font = ImageFont.load_default(15)
+    draw.line([(0, zero), (width, zero)], fill=TRACK)
+    draw.line(points, fill=BAR, width=2)
+    x, y = points[-1]
+    draw.ellipse([x - 3, y - 3, x + 3, y + 3], fill=TEXT)
+    draw.text((8, 14), caption, font=font, fill=DIM_TEXT, anchor="lm")
+    draw.text((width - 8, 14), f"{rewards[-1]:+.2f}", font=font, fill=TEXT, anchor="rm")
+    return np.concatenate([picture, np.asarray(strip)])
+
+
+def draw_reward_strip(
+    frames: Iterable[np.ndarray], rewards: Sequence[float] | np.ndarray, *, caption: str
+) -> Iterator[np.ndarray]:
+    """Frames of an episode with the running plot of `with_reward_plot` below; ValueError if the lengths differ."""
+    for t, (frame, _) in enumerate(zip(frames, rewards, strict=True)):
+        yield with_reward_plot(frame, rewards[: t + 1], caption=caption)
+
+
+def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
+    """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
+
+    Small frames are enlarged by a whole factor until the short side has 320 pixels.
+    Raises ValueError for another suffix, for no frames, or for frames of another kind.
+    """
+    path = Path(path)
+    writers = {".mp4": _write_mp4, ".gif": _write_gif}
+    suffix = path.suffix.lower()
+    if suffix not in writers:
+        raise ValueError(f"'{path.name}' is no video name: end it in .mp4 or .gif.")
+    iterator = iter(frames)
+    first = next(iterator, None)
+    if first is None:
+        raise ValueError(f"There are no frames to write to '{path.name}': record at least one.")
+    _check_frame("video", first)
+    factor = math.ceil(VIDEO_SIDE / min(first.shape[:2]))
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{suffix}")
+    try:
+        writers[suffix](temporary, (_enlarge(frame, factor) for frame in chain([first], iterator)), fps)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _enlarge(frame: np.ndarray, factor: int) -> np.ndarray:
+    return frame.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    import av
+
+    first = next(frames)
+    height, width = (
+        side + side % 2 for side in first.shape[:2]
+    )  # yuv420p halves the colour planes: even sizes
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.options = {"crf": "18"}
+        for frame in chain([first], frames):
+            padding = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
+            picture = av.VideoFrame.from_ndarray(np.pad(frame, padding, mode="edge"), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+
+
+def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    stride = math.ceil(fps / 50)  # players slow down GIFs with more than 50 frames per second
+    pictures = [
+        Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE)
+        for i, frame in enumerate(frames)
+        if i % stride == 0
+    ]
+    # A GIF counts in 1/100 s: rounding the times, not the durations, keeps the speed right.
+    times = [round(100 * i * stride / fps) * 10 for i in range(len(pictures) + 1)]
+    durations = [end - start for start, end in zip(times, times[1:], strict=False)]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)
