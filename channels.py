@@ -12,6 +12,8 @@ import ctypes
 import multiprocessing
 import queue
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import SpawnContext
 from typing import Any
@@ -22,6 +24,7 @@ from torch import nn
 
 SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 LABEL_QUEUE_SIZE = 1024
+TURN_SECONDS = 5.0  # longer than any step or batch takes
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,50 @@ class WeightsBoard:
         return version
 
 
+class ProcessorTurns:
+    """On a small machine the policy and the trainer take turns with all cores, instead of sharing them.
+
+    Two teams of threads on the same cores wait at each other's barriers: on 2 cores the policy's update fell to a
+    quarter of its speed. The trainer's turn is short and comes as soon as the policy has finished its step.
+    With `context` None everybody goes on at once.
+    """
+
+    def __init__(self, context: SpawnContext | None) -> None:
+        self._lock: Any = context.Lock() if context else None
+        self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
+
+    @contextlib.contextmanager
+    def policy(self) -> Iterator[None]:
+        """One step of the policy."""
+        if self._lock is None:
+            yield
+            return
+        deadline = time.monotonic() + TURN_SECONDS
+        while self._trainer_waits.value and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        taken = self._lock.acquire(timeout=TURN_SECONDS)  # a trainer that died in its turn keeps nobody for ever
+        try:
+            yield
+        finally:
+            if taken:
+                self._lock.release()
+
+    @contextlib.contextmanager
+    def trainer(self) -> Iterator[None]:
+        """One batch of the trainer."""
+        if self._lock is None:
+            yield
+            return
+        self._trainer_waits.value = True
+        taken = self._lock.acquire(timeout=TURN_SECONDS)
+        self._trainer_waits.value = False
+        try:
+            yield
+        finally:
+            if taken:
+                self._lock.release()
+
+
 @dataclass
 class Channels:
     """Everything that a process may share with the others."""
@@ -102,10 +149,11 @@ class Channels:
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: Any  # Event: finish the step, checkpoint, leave
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
+    turns: ProcessorTurns  # who computes now, on a machine too small for both
     context: SpawnContext | None = field(repr=False)  # None: everything runs in this process
 
     @classmethod
-    def create(cls, *, synchronous: bool) -> Channels:
+    def create(cls, *, synchronous: bool, take_turns: bool) -> Channels:
         if synchronous:
             return cls(
                 queue.Queue(SEGMENT_QUEUE_SIZE),
@@ -114,6 +162,7 @@ class Channels:
                 queue.Queue(1),
                 threading.Event(),
                 ctypes.c_int64(0),
+                ProcessorTurns(None),
                 None,
             )
         context = multiprocessing.get_context("spawn")
@@ -124,11 +173,15 @@ class Channels:
             context.Queue(1),
             context.Event(),
             context.RawValue(ctypes.c_int64, 0),
+            ProcessorTurns(context if take_turns else None),
             context,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "context": None}  # the context is for starting processes, which main alone does
+        return {
+            **self.__dict__,
+            "context": None,
+        }  # the context is for starting processes, which main alone does
 
     def discard(self) -> None:
         """Called by a child that leaves: what nobody will read must not keep the process alive."""

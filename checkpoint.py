@@ -72,7 +72,9 @@ def load(path: Path, *, kind: str, env_id: str) -> dict[str, Any]:
     if state["kind"] != kind:
         raise CheckpointError(f"{path} is a {state['kind']} checkpoint, not one of a {kind}; give the {kind} folder.")
     if state["env_id"] != env_id:
-        raise CheckpointError(f"{path} was trained on {state['env_id']}, not on {env_id}; run it with {state['env_id']}.")
+        raise CheckpointError(
+            f"{path} was trained on {state['env_id']}, not on {env_id}; run it with {state['env_id']}."
+        )
     return state
 
 
@@ -89,7 +91,9 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file written by run.py.")
     if state["format"] > FORMAT:
-        raise CheckpointError(f"{path} was written by a newer version (format {state['format']}); update this checkout.")
+        raise CheckpointError(
+            f"{path} was written by a newer version (format {state['format']}); update this checkout."
+        )
     return state
 
 
@@ -102,4 +106,6 @@ def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointError(f"{path} holds another network than the flags describe; use the flags it was trained with (config.json).") from error
+        raise CheckpointError(
+            f"{path} holds another network than the flags describe; use the flags it was trained with (config.json)."
+        ) from error

@@ -82,7 +82,9 @@ class RunConfig:
             }
             return cls(**{**values, **parts})
         except (TypeError, KeyError) as error:
-            raise UserError(f"the run was made by another version of the settings ({error}); start a new run.") from error
+            raise UserError(
+                f"the run was made by another version of the settings ({error}); start a new run."
+            ) from error
 
 
 def parse(arguments: list[str]) -> RunConfig:
@@ -195,7 +197,9 @@ def _validate_stages(config: RunConfig) -> None:
     predictor, prefs = config.predictor, config.prefs
     loads_labels = bool(prefs.load_prefs_dir or config.resume)
     if config.mode == "pretrain_reward_predictor" and not loads_labels:
-        raise UserError("pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some.")
+        raise UserError(
+            "pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some."
+        )
     if config.mode == "train_policy_with_preferences":
         if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):
             raise UserError(

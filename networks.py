@@ -112,10 +112,10 @@ class FeaturePoints(nn.Module):
     n_points = 8
     pool = 4  # pixels averaged before the filters, which see 3x3 of the averages
 
-    def __init__(self, n_members: int = 1) -> None:
+    def __init__(self, n_members: int = 1, *, stride: int = 1) -> None:
         super().__init__()
         self.n_members = n_members
-        self.conv = nn.Conv2d(1, self.n_points * n_members, 3, padding=1, bias=False)
+        self.conv = nn.Conv2d(1, self.n_points * n_members, 3, stride=stride, padding=1, bias=False)
         self.fc1 = EnsembleLinear(n_members, 2 * self.n_points, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
 

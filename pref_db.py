@@ -80,9 +80,7 @@ SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, vi
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_COMPARISON = "INSERT INTO comparison (id, segment_a, segment_b) VALUES (?, ?, ?)"
 IF_NEW = " ON CONFLICT (id) DO NOTHING"
-ANSWER_COLUMNS = (
-    "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
-)
+ANSWER_COLUMNS = "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
 INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 SELECT_LABEL = """
     SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
@@ -474,9 +472,7 @@ class PrefDB:
             seq = self._insert(db, comparison, Choice(choice), teacher, client_id, times, supersedes)
             return self._stored_label(seq)
 
-    def add_answers(
-        self, answers: Sequence[tuple[Comparison, Choice]], *, teacher: str
-    ) -> list[Label | None]:
+    def add_answers(self, answers: Sequence[tuple[Comparison, Choice]], *, teacher: str) -> list[Label | None]:
         """Store many answers in one transaction, all or none; results in the same order (see add_answer)."""
         with self._transaction() as db:
             rest = (teacher, None, (None, None), None)

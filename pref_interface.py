@@ -288,7 +288,11 @@ class PrefInterface:
             self._undo()
         elif isinstance(answer, Choice) and self.current is not None:
             label = self.db.add_answer(
-                self.current, answer, teacher=self.teacher.name, shown_at=self._shown_at, answered_at=time.time()
+                self.current,
+                answer,
+                teacher=self.teacher.name,
+                shown_at=self._shown_at,
+                answered_at=time.time(),
             )
             self.current = None
             self._deliver([label])

@@ -65,7 +65,12 @@ class Progress:
                 self.return_before = a2c["episode_return"]
             if a2c["training"] and self._training_start is None:
                 self._training_start = (time.monotonic(), a2c["steps"])
-            row = {**self.values["reward predictor"], **a2c, "labels": labels, "seconds": round(self.seconds, 1)}
+            row = {
+                **self.values["reward predictor"],
+                **a2c,
+                "labels": labels,
+                "seconds": round(self.seconds, 1),
+            }
             self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
             self._file.flush()
 
@@ -96,7 +101,9 @@ class Progress:
                 f"true reward {a2c['episode_return']:.1f}",
             ]
         elif predictor.get("epochs"):
-            parts = [f"Pretraining the reward predictor, epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"]
+            parts = [
+                f"Pretraining the reward predictor, epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
+            ]
         elif self.labels < self.goal_labels:
             parts = ["Gathering labels"]
         else:

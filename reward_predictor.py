@@ -42,7 +42,7 @@ class PredictorConfig:
     ensemble_size: int = 3
     """Members of the ensemble, each trained on its own bootstrap of the labels."""
     reward_predictor_learning_rate: float = 2e-4
-    """Learning rate of the reward predictor (Adam)."""
+    """Learning rate of the reward predictor (AdamW)."""
     batchnorm: bool = True
     """Batch norm on the convolutions."""
     dropout: float = 0.5
@@ -51,8 +51,8 @@ class PredictorConfig:
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
     """Passes over the initial labels at most, before the policy starts; ends earlier when validation loss stops falling."""
-    labels_per_step: float = 0.1
-    """Labels trained on for each agent step of the policy, once it trains (paper: about 0.1)."""
+    labels_per_step: float = 0.02
+    """Labels trained on for each agent step of the policy, once it trains. The paper has about 0.1, which takes more than half of a small machine."""
     label_batch_size: int = 32
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
@@ -91,7 +91,10 @@ class RewardPredictor(nn.Module):
             self.body = networks.FeaturePoints(self.n_members)
         else:
             self.body = networks.RewardCNN(
-                inputs.observation_shape[0], self.n_members, batchnorm=config.batchnorm, dropout=config.dropout
+                inputs.observation_shape[0],
+                self.n_members,
+                batchnorm=config.batchnorm,
+                dropout=config.dropout,
             )
         n_features = int(self.body.n_features)  # type: ignore[arg-type]
         self.n_frames: int | None = getattr(self.body, "n_frames", None)
@@ -158,7 +161,12 @@ def bootstrap_count(comparison_id: str, member: int) -> int:
     Decided by a hash, so it stays the same when labels arrive one by one and after a restart.
     """
     digest = hashlib.blake2b(f"{comparison_id}/{member}".encode(), digest_size=8).digest()
-    uniform, probability, cumulative, count = int.from_bytes(digest, "big") / 2**64, np.exp(-1.0), np.exp(-1.0), 0
+    uniform, probability, cumulative, count = (
+        int.from_bytes(digest, "big") / 2**64,
+        np.exp(-1.0),
+        np.exp(-1.0),
+        0,
+    )
     while uniform > cumulative and count < 10:
         count += 1
         probability /= count
@@ -224,10 +232,16 @@ class Trainer:
         resume: bool,
     ) -> None:
         torch.manual_seed(seed)
-        self.env_id, self.config, self.channels, self.board, self.run_dir = env_id, config, channels, board, run_dir
+        self.env_id, self.config, self.channels, self.board, self.run_dir = (
+            env_id,
+            config,
+            channels,
+            board,
+            run_dir,
+        )
         self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
         self.predictor = RewardPredictor(inputs, config)
-        self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=config.reward_predictor_learning_rate)
+        self.optimizer = torch.optim.AdamW(self.predictor.parameters(), lr=config.reward_predictor_learning_rate)
         self.rng = np.random.default_rng(seed)
         self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
@@ -300,6 +314,14 @@ class Trainer:
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
         batch = PairBatch.decode(pairs, self.predictor.n_frames)
+        with self.channels.turns.trainer():
+            losses, difference = self._descend(batch)
+        self.batches += 1
+        self.labels_trained += len(pairs)
+        self._recent.append((losses.mean().item(), accuracy(difference.mean(0), batch.mu)))
+
+    def _descend(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        """One optimiser step; returns losses and differences of the segments' returns, (members, B) each."""
         self.predictor.train()
         returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
         losses = preference_loss(returns_a, returns_b, batch.mu)  # (members, B)
@@ -308,9 +330,7 @@ class Trainer:
         loss.sum().backward()
         self.optimizer.step()
         self.predictor.eval()
-        self.batches += 1
-        self.labels_trained += len(pairs)
-        self._recent.append((losses.mean().item(), accuracy(returns_a.mean(0) - returns_b.mean(0), batch.mu)))
+        return losses.detach(), (returns_a - returns_b).detach()
 
     def _pretrain_epoch(self) -> None:
         """One pass over the training labels; ends pretraining when the validation loss no longer falls."""

@@ -9,7 +9,6 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -24,9 +23,7 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 import gymnasium
-import torch
 
-import checkpoint
 import progress as progress_module
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
@@ -41,6 +38,7 @@ from run_folder import RunFolder, n_cores
 
 log = logging.getLogger("run")
 
+ENOUGH_CORES = 6  # from here on the policy and the trainer have cores of their own
 N_WATCHED = 2  # environments whose colour frames are kept for people
 USER_ERROR, FAILURE = 2, 1  # exit statuses
 
@@ -51,7 +49,8 @@ class Run:
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.config, self.path = config, folder.path
         self.info = env_info(config.env_id)
-        self.channels = Channels.create(synchronous=config.synchronous)
+        self.take_turns = n_cores() < ENOUGH_CORES
+        self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.children = Children(self.channels)
         self.local: list[Any] = []  # the parts that run in this process, each with step() and close()
         self.done: Callable[[], bool] = lambda: False
@@ -126,7 +125,9 @@ class Run:
         )
         if needs_labels and n_labels < 2:
             place = config.prefs.load_prefs_dir or self.path
-            raise UserError(f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs.")
+            raise UserError(
+                f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
+            )
 
     def _build_interface(self) -> None:
         config = self.config
@@ -172,7 +173,7 @@ class Run:
             self.local.append(trainer)
             finished: Callable[[], bool] = lambda: trainer.finished  # noqa: E731
         else:
-            self.children.start("reward predictor", run_trainer, max(1, n_cores() // 2), arguments)
+            self.children.start("reward predictor", run_trainer, self._n_threads(), arguments)
             finished = lambda: self.children.has_finished("reward predictor")  # noqa: E731
         if config.mode == "pretrain_reward_predictor":
             self.done = finished
@@ -199,8 +200,14 @@ class Run:
             self.local.insert(0, worker)
             self.done = lambda: worker.finished
         else:
-            self.children.start("a2c", run_worker, n_cores(), spec, arguments)
+            self.children.start("a2c", run_worker, self._n_threads(), spec, arguments)
             self.done = lambda: self.children.has_finished("a2c")
+
+    def _n_threads(self) -> int:
+        """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most."""
+        threads = n_cores() if self.take_turns else min(8, n_cores() // 2)
+        log.info("each child computes with %d threads%s", threads, ", in turns" if self.take_turns else "")
+        return threads
 
     def turn(self) -> None:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
@@ -226,9 +233,7 @@ class Run:
         progress_module.draw_curves(self.path, f"{self.config.mode} {self.config.env_id}, seed {self.config.seed}")
         spec = gymnasium.spec(self.config.env_id)
         solved_at = spec.reward_threshold if self.config.trains_policy else None
-        text = progress_module.summary(
-            progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences
-        )
+        text = progress_module.summary(progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences)
         log.info("finished\n%s", text)
         print(f"Finished.\n{text}", flush=True)
 
@@ -291,7 +296,7 @@ def _carry_out(config: RunConfig, folder: RunFolder) -> None:
 
 
 COMMANDS = {
-    **{mode: "" for mode in MODES},
+    **dict.fromkeys(MODES, ""),
 }
 
 
@@ -299,10 +304,8 @@ def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
-    started = False
     try:
         config = parse(arguments)
-        started = True
         train(config)
     except user_errors() as error:
         log.error("%s", error, exc_info=True)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,7 @@ KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't t
 CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
 
 GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
-SEAM_SECONDS = (
-    0.2  # hold of the last frame of a clip, so that the jump to the start is not taken for a movement
-)
+SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement
 EPISODE_PAUSE_SECONDS = 1.0
 
 MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
@@ -59,14 +57,14 @@ def open_display() -> None:
 
 def _open_window(title: str, width: int, height: int, *, visible: bool = True) -> Any:
     """A pyglet window of at most this size, which fits on the screen. Raises DisplayError."""
-    ways = "work at a desktop, log in with `ssh -X`, use `xvfb-run -a` for a test, or let --synthetic_prefs answer"
+    ways = "work at a desktop, log in with `ssh -X`, use `xvfb-run -a` for a test, or pass --synthetic_prefs"
     name = os.environ.get("DISPLAY", "")
     if sys.platform.startswith("linux") and not name:
         raise DisplayError(f"No display was found to show clips on (DISPLAY is not set): {ways}.")
     try:
         import pyglet
 
-        # The hidden window that pyglet opens at import serves several windows that share pictures; ours do not.
+        # Without this, importing pyglet.window opens a hidden window that we have no use for.
         pyglet.options.shadow_window = False
         pyglet.options.debug_gl = False
         import pyglet.window
@@ -80,9 +78,7 @@ def _open_window(title: str, width: int, height: int, *, visible: bool = True) -
         return pyglet.window.Window(width, height, title, resizable=True, visible=visible, vsync=False)
     except Exception as error:  # pyglet has no common base class for its X11, GLX and driver errors
         reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
-        raise DisplayError(
-            f"No window with OpenGL 3.3 opens on display '{name}' ({reason}): {ways}."
-        ) from error
+        raise DisplayError(f"No window with OpenGL 3.3 opens on display '{name}' ({reason}): {ways}.") from error
 
 
 def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
@@ -94,14 +90,12 @@ def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
 class _Canvas:
     """A window to draw pictures, bars and text in, which remembers what was pressed.
 
-    Every window has an OpenGL context of its own: `begin` makes it the current one, so that windows can take turns.
+    Every window has an OpenGL context of its own; `begin` makes it the current one: windows take turns.
     """
 
     def __init__(self, title: str, width: int, height: int, keys: dict[str, str]) -> None:
         self.window = _open_window(title, width, height)
-        self.window.push_handlers(
-            on_key_press=self._on_key, on_close=self._on_close, on_expose=self._on_expose
-        )
+        self.window.push_handlers(on_key_press=self._on_key, on_close=self._on_close, on_expose=self._on_expose)
         self.keys = keys
         self.pressed: list[str] = []
         self.guarded_until = 0.0
@@ -145,7 +139,8 @@ class _Canvas:
 
         gl.glEnable(gl.GL_SCISSOR_TEST)
         gl.glScissor(*(round(value * self.window.get_pixel_ratio()) for value in rect))
-        gl.glClearColor(*(value / 255 for value in colour), 1.0)
+        red, green, blue = (value / 255 for value in colour)
+        gl.glClearColor(red, green, blue, 1.0)
         gl.glClear(gl.GL_COLOR_BUFFER_BIT)
         gl.glDisable(gl.GL_SCISSOR_TEST)
 
@@ -265,7 +260,7 @@ class ClipWindow:
     def tick(self) -> list[str]:
         """Draws what is due and says what was pressed since the last call; never waits.
 
-        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; closing is up to the caller.
+        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; the caller closes.
         """
         if self._canvas.closed:
             return []
@@ -310,7 +305,8 @@ class ClipWindow:
                 max(1, height - FOOTER - TITLE - MARGIN // 2),
             )
             frame = clip[min(index, len(clip) - 1)]
-            rect = _fit(frame, box)
+            _, y, w, h = _fit(frame, box)
+            rect = (box[0] if side else box[0] + pane - w, y, w, h)  # close together: easier to compare
             if side in chosen:
                 canvas.fill(_around(rect, BORDER), CHOSEN)
             canvas.picture(name, frame, rect)
@@ -350,9 +346,7 @@ class EpisodeWindow:
         """
         _check_film("episode", frames, fps)
         if plot is not None and len(plot) != len(frames):
-            raise ValueError(
-                f"expected one reward per frame, got {len(plot)} rewards for {len(frames)} frames"
-            )
+            raise ValueError(f"expected a reward for each of {len(frames)} frames, got {len(plot)}")
         self._frames, self._rewards, self._fps, self._caption = frames, plot, fps, caption
         self._started = time.monotonic()
         self._draw()
@@ -365,7 +359,7 @@ class EpisodeWindow:
         self._draw()
 
     def tick(self) -> list[str]:
-        """Draws what is due and returns ["close"] if that was pressed; never waits; closing is up to the caller."""
+        """Draws what is due and returns ["close"] if that was pressed; never waits; the caller closes."""
         if self._canvas.closed:
             return []
         self._canvas.dispatch()
@@ -393,18 +387,14 @@ class EpisodeWindow:
             canvas.picture("film", frame, rect)
             if n_frames > 1:
                 _progress(canvas, rect, (index + 1) / n_frames)
-        canvas.text(
-            "caption", self._caption, width // 2, 34 if n_frames else height // 2, 13, TEXT, width - MARGIN
-        )
+        canvas.text("caption", self._caption, width // 2, 34 if n_frames else height // 2, 13, TEXT, width - MARGIN)
         canvas.end()
 
 
-def with_reward_plot(
-    frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str
-) -> np.ndarray:
+def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str) -> np.ndarray:
     """The frame with a plot of the rewards so far below it; a new array, enlarged so that the plot is sharp.
 
-    The newest reward is at the right end of the curve. The scale spans zero and everything seen so far, so that
+    The newest reward is at the right end of the curve. The scale spans zero and all that was seen so far, so
     it never shrinks while an episode goes on.
 
     Args:
@@ -440,7 +430,7 @@ def with_reward_plot(
 def draw_reward_strip(
     frames: Iterable[np.ndarray], rewards: Sequence[float] | np.ndarray, *, caption: str
 ) -> Iterator[np.ndarray]:
-    """Frames of an episode with the running plot of `with_reward_plot` below; ValueError if the lengths differ."""
+    """Frames of an episode, each `with_reward_plot`; ValueError if their numbers differ."""
     for t, (frame, _) in enumerate(zip(frames, rewards, strict=True)):
         yield with_reward_plot(frame, rewards[: t + 1], caption=caption)
 
@@ -479,9 +469,7 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     import av
 
     first = next(frames)
-    height, width = (
-        side + side % 2 for side in first.shape[:2]
-    )  # yuv420p halves the colour planes: even sizes
+    height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -502,5 +490,5 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     ]
     # A GIF counts in 1/100 s: rounding the times, not the durations, keeps the speed right.
     times = [round(100 * i * stride / fps) * 10 for i in range(len(pictures) + 1)]
-    durations = [end - start for start, end in zip(times, times[1:], strict=False)]
+    durations = [end - start for start, end in pairwise(times)]
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)

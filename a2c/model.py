@@ -41,7 +41,7 @@ class Policy(nn.Module):
         if info.kind == "vector":
             self.body = networks.PolicyMLP(info.observation_shape[0])
         elif network == "feature_points":
-            self.body = networks.FeaturePoints()
+            self.body = networks.FeaturePoints(stride=2)  # coarser and faster; enough to steer by
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)  # type: ignore[arg-type]
@@ -113,4 +113,3 @@ class Policy(nn.Module):
         result = super().load_state_dict(*args, **kwargs)
         self.refresh()
         return result
-

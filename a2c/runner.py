@@ -148,7 +148,14 @@ class Runner:
     """Acts in the environments with the policy, one rollout of T steps at a time."""
 
     def __init__(
-        self, env: PreferenceVecEnv, info: EnvInfo, policy: Policy, n_steps: int, seed: int, watch: bool, record: bool
+        self,
+        env: PreferenceVecEnv,
+        info: EnvInfo,
+        policy: Policy,
+        n_steps: int,
+        seed: int,
+        watch: bool,
+        record: bool,
     ) -> None:
         self.env, self.policy, self.n_steps = env, policy, n_steps
         self.clip_rewards = info.kind == "pixels"
@@ -196,7 +203,13 @@ class Runner:
             self._count(rewards)
             with self.stopwatch.part("segments"):
                 segments += self.cutter.add(
-                    r.observations[t], r.actions[t], r.rewards[t], self._resetting, r.valid[t], views, policy_step
+                    r.observations[t],
+                    r.actions[t],
+                    r.rewards[t],
+                    self._resetting,
+                    r.valid[t],
+                    views,
+                    policy_step,
                 )
         with self.stopwatch.part("policy"):
             r.last_values = self.policy.values(r.observations[-1])

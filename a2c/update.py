@@ -76,8 +76,8 @@ def a2c_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: Polic
 def ppo_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig) -> dict[str, float]:
     """Several passes over shuffled minibatches with the clipped surrogate objective (eq. 7)."""
     losses: dict[str, float] = {}
-    for _ in rangeconfig.ppo_epochs:
-        for indices in torch.randperm(len(batch)).chunkconfig.ppo_minibatches:
+    for _ in range(config.ppo_epochs):
+        for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
             part = batch.select(indices)
             evaluation = policy.evaluate(part.observations, part.actions)
             ratio = (evaluation.log_probs - part.log_probs).exp()

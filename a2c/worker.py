@@ -158,9 +158,9 @@ class PolicyWorker:
         scalars["segments/dropped"] = self.dropped_segments
         scalars["speed/agent_steps_per_second"] = (self.steps - self._log_mark[1]) / (now - self._log_mark[0])
         for name, seconds in self.runner.stopwatch.seconds.items():
-            scalars[f"speed/{name.replace(' ', '_')}_steps_per_second"] = (
-                self.steps - self._log_mark[1]
-            ) / max(seconds, 1e-9)
+            scalars[f"speed/{name.replace(' ', '_')}_steps_per_second"] = (self.steps - self._log_mark[1]) / max(
+                seconds, 1e-9
+            )
         if self.runner.finished_returns:
             scalars["episode/true_return_last_100"] = float(np.mean(self.runner.finished_returns))
         for name, value in scalars.items():
@@ -249,7 +249,9 @@ def run_worker(
     worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=channels, **worker_arguments)
     try:
         while not channels.stop.is_set() and not worker.finished:
-            if not worker.step():
+            with channels.turns.policy():
+                worked = worker.step()
+            if not worked:
                 channels.stop.wait(0.05)
     finally:
         worker.close()

@@ -20,9 +20,7 @@ __all__ = [
 ]
 
 
-def make_vec_env(
-    env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0
-) -> PreferenceVecEnv:
+def make_vec_env(env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0) -> PreferenceVecEnv:
     """Make `n_envs` environments, of which people can watch the first `n_watched`.
 
     `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice).

@@ -50,9 +50,7 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
             "episodic_life": False,
             "reward_clipping": False,
         }
-        self._emulators = AtariVectorEnv(
-            num_envs=n_envs, img_height=height, img_width=width, stack_num=stack, **game
-        )
+        self._emulators = AtariVectorEnv(num_envs=n_envs, img_height=height, img_width=width, stack_num=stack, **game)
         self._colour: AtariVectorEnv | None = None
         self._colour_frames = np.zeros((0, *ATARI_SCREEN, 3), np.uint8)
         if n_watched:
@@ -85,9 +83,7 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
             self._colour_frames = frames[:, 0]
             for ours, twin in zip((rewards, terminated, truncated), twins, strict=True):
                 if not np.array_equal(ours[: self.n_watched], twin):
-                    raise RuntimeError(
-                        "The colour emulators no longer play the same game: report this as a bug."
-                    )
+                    raise RuntimeError("The colour emulators no longer play the same game: report this as a bug.")
         return self._blanked(obs), rewards.astype(np.float32), terminated, truncated, info
 
     def watch(self) -> NDArray[np.uint8]:

@@ -33,9 +33,7 @@ class FloatVector(gymnasium.ObservationWrapper):
 class FrameInInfo(gymnasium.Wrapper):
     """Puts each observation's rendered frame into its info, from where it reaches the main process."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset and render."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs, {**info, FRAME_KEY: self.env.render()}
@@ -75,9 +73,7 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0) -> None:
         super().__init__(info, n_envs, seed, n_watched)
-        spec = find_spec(
-            info.env_id
-        )  # workers get the record itself: an id may be registered in this process alone
+        spec = find_spec(info.env_id)  # workers get the record itself: an id may be registered in this process alone
         if n_watched:
             check_can_be_watched(spec, info)
         makers = [partial(build_env, spec, info, i < n_watched) for i in range(n_envs)]

@@ -65,9 +65,7 @@ class PixelPreprocessing(gymnasium.Wrapper):
         self._stack = np.zeros(info.observation_shape, np.uint8)
         self.observation_space = Box(0, 255, info.observation_shape, np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         frame, info = self.env.reset(seed=seed, options=options)
         self._stack = np.zeros_like(self._stack)

@@ -47,17 +47,18 @@ _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
         "million_timesteps": 0.15,
+        "lr": 2e-3,
         "lr_zero_million_timesteps": 0.0,
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",
-        "reward_predictor_uses_actions": True,  # the reward of a frame depends on where the dot was sent
-        "reward_predictor_learning_rate": 3e-3,
-        "reward_std": 1.0,
+        "reward_predictor_uses_actions": True,  # what is rewarded is where the dot was sent
+        "reward_predictor_learning_rate": 5e-3,
         "label_batch_size": 16,
+        "labels_per_step": 0.05,
+        "n_initial_epochs": 40,
         "n_initial_prefs": 200,
         "max_prefs": 500,
         "max_segs": 400,
-        "n_initial_epochs": 60,
     },
 }
 
@@ -149,9 +150,7 @@ def _unknown_message(env_id: str, name: str) -> str:
 def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
     rom = spec.kwargs["game"]
     if spec.kwargs.get("obs_type", "rgb") == "ram" or spec.kwargs.get("continuous", False):
-        raise EnvError(
-            f"{env_id} has no picture or no discrete actions: use an id such as PongNoFrameskip-v4."
-        )
+        raise EnvError(f"{env_id} has no picture or no discrete actions: use an id such as PongNoFrameskip-v4.")
     emulator = ale_py.ALEInterface()
     path = ale_py.roms.get_rom_path(rom)
     if path is None:
@@ -201,9 +200,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
     )
 
 
-def _observations(
-    env_id: str, space: gymnasium.Space[Any]
-) -> tuple[Literal["pixels", "vector"], tuple[int, ...]]:
+def _observations(env_id: str, space: gymnasium.Space[Any]) -> tuple[Literal["pixels", "vector"], tuple[int, ...]]:
     if isinstance(space, Box):
         shape = space.shape
         if len(shape) == 1:
@@ -219,11 +216,7 @@ def _observations(
 def _actions(env_id: str, space: gymnasium.Space[Any]) -> tuple[int | None, int | None]:
     if isinstance(space, Discrete) and space.start == 0:
         return int(space.n), None
-    if (
-        isinstance(space, Box)
-        and len(space.shape) == 1
-        and np.issubdtype(cast(Any, space.dtype), np.floating)
-    ):
+    if isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(cast(Any, space.dtype), np.floating):
         return None, space.shape[0]
     raise EnvError(
         f"{env_id} takes actions from {space}, but only Discrete (counted from 0) and 1-D floating-point Box "

@@ -67,9 +67,7 @@ def literal_area_resize(picture: np.ndarray, height: int, width: int) -> np.ndar
 
     def overlaps(size: int, cells: int, cell: int) -> list[tuple[int, Fraction]]:
         low, high = Fraction(cell * size, cells), Fraction((cell + 1) * size, cells)
-        return [
-            (i, min(high, Fraction(i + 1)) - max(low, Fraction(i))) for i in range(floor(low), ceil(high))
-        ]
+        return [(i, min(high, Fraction(i + 1)) - max(low, Fraction(i))) for i in range(floor(low), ceil(high))]
 
     area = Fraction(picture.shape[0], height) * Fraction(picture.shape[1], width)
     result = np.zeros((height, width), np.uint8)
@@ -144,9 +142,7 @@ def test_moving_dot_moves_one_pixel_and_stops_at_the_edge() -> None:
     ("position", "action", "reward"),
     [((60, 105), 2, 1), ((60, 105), 4, -1), ((60, 105), 0, 0), ((80, 105), 1, -1), ((80, 200), 3, 1)],
 )
-def test_moving_dot_rewards_by_distance_to_the_centre(
-    position: tuple[int, int], action: int, reward: int
-) -> None:
+def test_moving_dot_rewards_by_distance_to_the_centre(position: tuple[int, int], action: int, reward: int) -> None:
     env = MovingDotEnv()
     env.reset(seed=0)
     env.position = np.array(position)
@@ -291,9 +287,7 @@ def test_atari_rewards_are_not_clipped() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["PongNoFrameskip-v0", "Pong-v4", "ALE/Pong-v5", "ALE/Tetris-v5"])
-def test_every_atari_spelling_gets_the_same_preprocessing(
-    env_id: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_atari_spelling_gets_the_same_preprocessing(env_id: str, capfd: pytest.CaptureFixture[str]) -> None:
     with closing(make_vec_env(env_id, 1, seed=0, n_threads=1)) as env:
         obs, _ = env.reset()
         assert obs.shape == (1, 4, 84, 84)

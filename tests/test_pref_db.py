@@ -426,9 +426,7 @@ def public_folder() -> Iterator[Path]:
         yield Path(name) / "copy"
 
 
-def test_closed_file_can_be_copied_alone_and_read_in_a_read_only_folder(
-    db: PrefDB, public_folder: Path
-) -> None:
+def test_closed_file_can_be_copied_alone_and_read_in_a_read_only_folder(db: PrefDB, public_folder: Path) -> None:
     folder = public_folder
     with contextlib.closing(PrefDB.open(db.path, read_only=True)):  # keeps the -wal file in being
         db.add_answer(pair(0), Choice.A, teacher="person")

@@ -1,0 +1,355 @@
+"""Windows on a real X server, pressed with real keys and looked at by screenshot; videos read back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from display import display, focus, screenshot, xdotool
+from PIL import Image
+
+import viewer
+from viewer import ClipWindow, EpisodeWindow
+
+__all__ = ["display"]  # a fixture: pytest finds it by name
+
+RED, GREEN, BLUE = (200, 30, 40), (40, 190, 60), (30, 60, 210)
+ROOT = Path(viewer.__file__).parent
+
+
+def clip(n_frames: int, colour: tuple[int, int, int], size: tuple[int, int] = (84, 84)) -> np.ndarray:
+    """A read-only clip of one colour, so that writing to it would fail."""
+    frames = np.full((n_frames, *size, 3), colour, dtype=np.uint8)
+    frames.flags.writeable = False
+    return frames
+
+
+def numbered(n_frames: int, channel: int) -> np.ndarray:
+    """A clip whose frame i has 100 + 5 i in one channel and nothing in the others."""
+    frames = np.zeros((n_frames, 84, 84, 3), dtype=np.uint8)
+    frames[..., channel] = (100 + 5 * np.arange(n_frames))[:, None, None]
+    return frames
+
+
+def box(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom (exclusive) of the pixels of a colour."""
+    ys, xs = np.nonzero((picture == np.array(colour, dtype=np.uint8)).all(axis=-1))
+    assert len(xs), f"no pixel of {colour} on the screen"
+    return xs.min(), ys.min(), xs.max() + 1, ys.max() + 1
+
+
+def tick_until(window: ClipWindow | EpisodeWindow, done: Callable[[list[str]], bool]) -> list[str]:
+    """Ticks until what was pressed so far satisfies `done`; fails after 20 s."""
+    pressed: list[str] = []
+    deadline = time.monotonic() + 20
+    while not done(pressed):
+        assert time.monotonic() < deadline, f"nothing came of it; pressed so far: {pressed}"
+        pressed += window.tick()
+    return pressed
+
+
+@pytest.fixture
+def window(display: str) -> Iterator[ClipWindow]:
+    window = ClipWindow()
+    focus("Which clip is better")
+    yield window
+    window.close()
+
+
+@pytest.fixture
+def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewer, "GUARD_SECONDS", 0.0)
+
+
+@pytest.mark.window
+@pytest.mark.parametrize("size", [(84, 84), (210, 160), (83, 51)])
+def test_clips_are_side_by_side_in_whole_multiples_of_their_size(window: ClipWindow, size: tuple[int, int]) -> None:
+    window.show(clip(5, RED, size), clip(5, BLUE, size), 15, "Label 1 of 20")
+    window.tick()
+    picture = screenshot()
+    left, right = box(picture, RED), box(picture, BLUE)
+    assert left[2] < right[0] and left[1] == right[1]
+    for x0, y0, x1, y1 in (left, right):
+        scale = (x1 - x0) // size[1]
+        assert scale >= 2 and (x1 - x0, y1 - y0) == (scale * size[1], scale * size[0])
+        assert (picture[y0:y1, x0:x1] == picture[y0, x0]).all()  # no blurred edge, no hole
+
+
+@pytest.mark.window
+def test_a_picture_is_upright_and_its_pixels_are_sharp(window: ClipWindow) -> None:
+    frame = np.random.default_rng(0).integers(0, 256, (1, 21, 13, 3), dtype=np.uint8)
+    frame[0, 0, 0], frame[0, -1, -1] = (255, 0, 255), (255, 0, 254)
+    window.show(frame, clip(1, GREEN, (21, 13)), 15, "")
+    picture = screenshot()
+    x0, y0, _, _ = box(picture, (255, 0, 255))
+    _, _, x1, y1 = box(picture, (255, 0, 254))
+    scale = (x1 - x0) // 13
+    assert np.array_equal(picture[y0:y1:scale, x0:x1:scale], frame[0])
+    assert np.array_equal(picture[y0 + scale - 1 : y1 : scale, x0 + scale - 1 : x1 : scale], frame[0])
+
+
+@pytest.mark.window
+def test_clips_run_frame_by_frame_together_and_the_shorter_holds_its_last_frame(window: ClipWindow) -> None:
+    window.show(numbered(25, 0), numbered(10, 2), 15, "Label 1 of 20")
+    seen: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(seen) < 6 or max(seen) < 12 or min(seen) > 8:
+        assert time.monotonic() < deadline, f"saw only frames {seen}"
+        window.tick()
+        picture = screenshot().astype(int)
+        only_red = (picture[..., 0] >= 100) & (picture[..., 1:] == 0).all(axis=-1)
+        only_blue = (picture[..., 2] >= 100) & (picture[..., :2] == 0).all(axis=-1)
+        left, right = set(picture[only_red][:, 0]), set(picture[only_blue][:, 2])
+        assert len(left) == len(right) == 1
+        index = (left.pop() - 100) // 5
+        assert (right.pop() - 100) // 5 == min(index, 9)
+        seen.add(index)
+
+
+def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
+    at = [viewer.loop_index(t, 30, 15.0, 0.2) for t in (0.0, 0.5, 1.01, 1.99, 2.01, 2.19, 2.21, 2.71)]
+    assert at == [0, 7, 15, 29, 29, 29, 0, 7]
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(
+    ("keys", "action"),
+    [
+        ("l Left", "left"),
+        ("r Right", "right"),
+        ("e Up", "equal"),
+        ("Return KP_Enter Down", "incomparable"),
+        ("u BackSpace", "undo"),
+        ("Escape", "close"),
+    ],
+)
+def test_keys(window: ClipWindow, keys: str, action: str) -> None:
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    xdotool("key", *keys.split())
+    assert tick_until(window, lambda pressed: len(pressed) >= len(keys.split())) == [action] * len(keys.split())
+
+
+@pytest.mark.window
+def test_presses_that_nobody_can_have_meant_for_this_pair_are_ignored(
+    window: ClipWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "GUARD_SECONDS", 3600.0)
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    xdotool("key", "l", "r", "Escape")
+    assert tick_until(window, lambda pressed: "close" in pressed) == ["close"]
+
+    monkeypatch.setattr(viewer, "GUARD_SECONDS", 0.0)
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    xdotool("key", "l")
+    window.show(clip(5, GREEN), clip(5, BLUE), 15, "the next pair came before the press was read")
+    xdotool("key", "e")
+    assert tick_until(window, bool) == ["equal"]
+
+
+@pytest.mark.window
+def test_a_new_pair_takes_answers_after_a_quarter_of_a_second(window: ClipWindow) -> None:
+    shown = time.monotonic()
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    pressed: list[str] = []
+    while not pressed:
+        xdotool("key", "l")
+        pressed = window.tick()
+        assert time.monotonic() < shown + 20
+    assert set(pressed) == {"left"} and time.monotonic() - shown >= 0.25
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_key_held_down_answers_once(window: ClipWindow) -> None:
+    repeats: list[str] = []
+    window._canvas.window.push_handlers(on_text=repeats.append)
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    xdotool("keydown", "l")
+    try:
+        pressed = tick_until(window, lambda _: len(repeats) >= 3)
+        window.show(clip(5, GREEN), clip(5, BLUE), 15, "the next pair")
+        seen = len(repeats)
+        pressed += tick_until(window, lambda _: len(repeats) >= seen + 3)
+    finally:
+        xdotool("keyup", "l")
+    assert pressed == ["left"]
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_the_chosen_side_lights_up(window: ClipWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    monkeypatch.setattr(viewer, "GUARD_SECONDS", 60.0)  # as long as the light stays on
+    xdotool("key", "r")
+    assert tick_until(window, bool) == ["right"]
+    picture = screenshot()
+    light, right = box(picture, viewer.CHOSEN), box(picture, BLUE)
+    assert light[0] < right[0] < right[2] < light[2] and light[0] > box(picture, RED)[2]
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_while_there_is_no_pair_text_is_shown_and_only_undo_and_close_are_taken(window: ClipWindow) -> None:
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    window.message("waiting for clips 3/20")
+    picture = screenshot()
+    assert not (picture == np.array(RED)).all(axis=-1).any()
+    x0, _, x1, _ = box(picture, viewer.TEXT)
+    assert x1 - x0 > 100
+    xdotool("key", "l", "e", "u", "Escape")
+    assert tick_until(window, lambda pressed: "close" in pressed) == ["undo", "close"]
+
+
+@pytest.mark.window
+def test_two_windows_take_turns_and_close_in_any_order(window: ClipWindow) -> None:
+    episode = EpisodeWindow()
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    for i in range(3):
+        colour = (40, 190, 60 + i)
+        episode.show_frame(clip(1, colour, (210, 160))[0], f"step {i}")
+        window.message("soon")
+        window.show(clip(5, RED), clip(5, BLUE), 15, "")
+        picture = screenshot()
+        film, right = box(picture, colour), box(picture, BLUE)
+        assert (film[2] - film[0], film[3] - film[1]) == (320, 420) and right[0] >= 560
+    episode.close()
+    episode.close()
+    assert episode.tick() == []
+    window.show(clip(5, GREEN), clip(5, BLUE), 15, "")
+    box(screenshot(), GREEN)
+    reopened = EpisodeWindow()
+    window.close()
+    window.close()
+    reopened.show(clip(3, RED), 15, "after the other was closed")
+    box(screenshot(), RED)
+    reopened.close()
+
+
+@pytest.mark.window
+def test_an_episode_is_shown_with_its_predicted_reward(display: str) -> None:
+    episode = EpisodeWindow()
+    episode.show(clip(20, RED, (210, 160)), 15, "Episode 3", plot=np.linspace(-1, 1, 20))
+    picture = screenshot()
+    assert box(picture, RED)[3] < box(picture, viewer.TRACK)[3]
+    with pytest.raises(ValueError, match="a reward for each of 5 frames"):
+        episode.show(clip(5, RED), 15, "", plot=np.zeros(4))
+    focus("Episode")
+    xdotool("key", "l", "Escape")
+    assert tick_until(episode, bool) == ["close"]
+    episode.close()
+
+
+@pytest.mark.window
+def test_frames_of_another_kind_are_refused(window: ClipWindow) -> None:
+    with pytest.raises(ValueError, match=r"right clip: expected \(H, W, 3\) uint8"):
+        window.show(clip(5, RED), np.zeros((5, 84, 84), dtype=np.uint8), 15, "")
+    with pytest.raises(ValueError, match="at least one frame"):
+        window.show(clip(0, RED), clip(5, RED), 15, "")
+
+
+@pytest.mark.parametrize("name", [None, ":987654"])
+def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | None) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
+    code = "import viewer\ntry: viewer.open_display()\nexcept viewer.DisplayError as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment | ({"DISPLAY": name} if name else {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("\n") == 1
+    assert all(way in done.stdout for way in ("--synthetic_prefs", "xvfb-run -a", "ssh -X", name or "DISPLAY"))
+
+
+@pytest.mark.window
+def test_open_display_leaves_no_window_behind(display: str) -> None:
+    viewer.open_display()
+    import pyglet
+
+    assert len(pyglet.app.windows) == 0
+
+
+def test_the_reward_plot_follows_the_rewards_and_leaves_the_frame_alone() -> None:
+    frame = clip(1, RED, (84, 84))[0]
+    low, high = (viewer.with_reward_plot(frame, [1.0, -1.0, r], caption="reward") for r in (-1.0, 1.0))
+    assert low.shape == (84 * 4 + viewer.PLOT_HEIGHT, 84 * 4, 3) and low.dtype == np.uint8
+    assert (low[: 84 * 4] == RED).all()
+    x = 2 * viewer.PLOT_STEP
+    heights = [np.argmin(np.abs(p[84 * 4 + 24 :, x].astype(int) - viewer.TEXT).sum(axis=1)) for p in (low, high)]
+    assert heights[0] - heights[1] > 60  # the dot of the newest reward; rows count down
+
+
+def test_a_long_episode_scrolls_and_constant_rewards_draw_a_line() -> None:
+    frame = clip(1, RED, (84, 84))[0]
+    frames = list(viewer.draw_reward_strip([frame] * 3, [0.0, 0.0, 0.0], caption="reward"))
+    assert len(frames) == 3 and len({f.shape for f in frames}) == 1
+    long = viewer.with_reward_plot(frame, np.sin(np.arange(1000)), caption="reward")
+    bars = (long[84 * 4 + 24 :] == viewer.BAR).all(axis=-1).any(axis=0)
+    assert bars[:300].mean() > 0.9
+    with pytest.raises(ValueError):
+        list(viewer.draw_reward_strip([frame] * 3, [0.0], caption="reward"))
+
+
+def film() -> np.ndarray:
+    """Twelve frames of odd size, each of a colour of its own."""
+    frames = np.zeros((12, 85, 107, 3), dtype=np.uint8)
+    frames[...] = (20 * np.arange(12))[:, None, None, None]
+    frames[:, :, 50:, 0] = 220
+    return frames
+
+
+def test_mp4_can_be_read_back(tmp_path: Path) -> None:
+    path = viewer.write_video(tmp_path / "episode.mp4", iter(film()), 15)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
+        assert stream.average_rate == 15
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(frames) == 12 and frames[0].shape == (340, 428, 3)
+    for frame, original in zip(frames, film(), strict=True):
+        assert np.abs(frame[2::4, 2::4].astype(int) - original).mean() < 6
+    assert os.listdir(tmp_path) == ["episode.mp4"]
+
+
+@pytest.mark.parametrize(("fps", "n_frames"), [(15, 12), (60, 6)])
+def test_gif_can_be_read_back_and_keeps_its_speed(tmp_path: Path, fps: int, n_frames: int) -> None:
+    path = viewer.write_video(tmp_path / "episode.gif", film(), fps)
+    with Image.open(path) as gif:
+        assert getattr(gif, "n_frames", 1) == n_frames and gif.size == (428, 340) and gif.info["loop"] == 0
+        duration = 0.0
+        for i in range(n_frames):
+            gif.seek(i)
+            duration += gif.info["duration"]
+            shown = np.asarray(gif.convert("RGB"))[2::4, 2::4].astype(int)
+            assert np.abs(shown - film()[i * 12 // n_frames]).mean() < 6
+    assert duration == pytest.approx(12_000 / fps, abs=10)
+
+
+def test_a_video_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "episode.mp4"
+    path.write_bytes(b"old")
+
+    def breaks() -> Iterator[np.ndarray]:
+        yield from film()[:3]
+        raise RuntimeError("the emulator stopped")
+
+    with pytest.raises(RuntimeError, match="the emulator stopped"):
+        viewer.write_video(path, breaks(), 15)
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["episode.mp4"]
+
+
+def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'episode.avi' is no video name: end it in .mp4 or .gif"):
+        viewer.write_video(tmp_path / "episode.avi", film(), 15)
+    with pytest.raises(ValueError, match=r"no frames to write to 'episode\.gif'"):
+        viewer.write_video(tmp_path / "episode.gif", [], 15)
