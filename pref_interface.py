@@ -266,8 +266,9 @@ class PrefInterface:
     def _ask_synthetic(self) -> bool:
         """Asks for what is due, with one commit for many answers."""
         answers: list[tuple[Comparison, Choice]] = []
-        # A pair uses two fresh segments on average, so labels are spread over the clips that came in.
-        for _ in range(min(self.wanted(), ANSWERS_PER_COMMIT, max(0, len(self.pool) // 2))):
+        if not self.training and len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
+            return False  # the more episodes the first pairs come from, the more the predictor sees of the task
+        for _ in range(min(self.wanted(), ANSWERS_PER_COMMIT)):
             comparison = self._next_comparison()
             choice = self.teacher.poll(comparison, "") if comparison else None
             if comparison and isinstance(choice, Choice):

@@ -27,6 +27,7 @@ ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
 NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
+AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
 REPORT_SECONDS = 1.0
 
@@ -240,8 +241,10 @@ class Trainer:
             run_dir,
         )
         self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
-        self.predictor = RewardPredictor(inputs, config)
-        self.optimizer = torch.optim.AdamW(self.predictor.parameters(), lr=config.reward_predictor_learning_rate)
+        self.learner = RewardPredictor(inputs, config)
+        # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
+        self.predictor = copy.deepcopy(self.learner)
+        self.optimizer = torch.optim.AdamW(self.learner.parameters(), lr=config.reward_predictor_learning_rate)
         self.rng = np.random.default_rng(seed)
         self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
@@ -322,15 +325,24 @@ class Trainer:
 
     def _descend(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """One optimiser step; returns losses and differences of the segments' returns, (members, B) each."""
-        self.predictor.train()
-        returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
+        self.learner.train()
+        returns_a, returns_b = batch.returns(self.learner(batch.observations, batch.actions))
         losses = preference_loss(returns_a, returns_b, batch.mu)  # (members, B)
         loss = (losses * batch.counts).sum(1) / batch.counts.sum(1).clamp(min=1)
         self.optimizer.zero_grad()
         loss.sum().backward()
         self.optimizer.step()
-        self.predictor.eval()
+        self._average()
         return losses.detach(), (returns_a - returns_b).detach()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Moves the average towards the learner; over fewer batches at the start, when every batch changes much."""
+        share = max(1 / AVERAGED_BATCHES, 1 / (1 + 0.2 * self.batches))
+        learner = self.learner.state_dict()
+        for name, tensor in self.predictor.state_dict().items():
+            if name not in ("mean", "std"):  # the normaliser's, which the learner has no use for
+                tensor.copy_(torch.lerp(tensor.float(), learner[name].float(), share))
 
     def _pretrain_epoch(self) -> None:
         """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
@@ -348,7 +360,8 @@ class Trainer:
         if loss < self._best[0]:
             self._best = (loss, self.epochs, copy.deepcopy(self.predictor.state_dict()))
         if self.epochs >= self.config.n_initial_epochs or self.epochs - self._best[1] >= PATIENCE_EPOCHS:
-            self.predictor.load_state_dict(self._best[2])
+            for module in (self.predictor, self.learner):
+                module.load_state_dict(self._best[2])
             self._start_policy()
 
     def _start_policy(self) -> None:
@@ -449,7 +462,8 @@ class Trainer:
         else:
             return
         state = checkpoint.load(path, kind="reward_predictor", env_id=self.env_id)
-        checkpoint.fill(self.predictor, state["weights"], path)
+        for module in (self.predictor, self.learner):
+            checkpoint.fill(module, state["weights"], path)
         self.pretrained = state["pretrained"]
         if path.parent == own:
             self.optimizer.load_state_dict(state["optimizer"])

@@ -46,19 +46,20 @@ _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
-        "million_timesteps": 0.15,
-        "lr": 2e-3,
-        "lr_zero_million_timesteps": 0.0,
+        "million_timesteps": 0.12,
+        "lr": 3e-3,
+        "lr_zero_million_timesteps": 0.13,
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",
         "reward_predictor_uses_actions": True,  # what is rewarded is where the dot was sent
-        "reward_predictor_learning_rate": 5e-3,
+        "reward_predictor_learning_rate": 3e-3,
+        "reward_std": 1.0,
+        "ensemble_size": 1,
         "label_batch_size": 16,
-        "labels_per_step": 0.05,
-        "n_initial_epochs": 40,
-        "n_initial_prefs": 200,
+        "labels_per_step": 0.1,
+        "n_initial_epochs": 30,
+        "n_initial_prefs": 250,
         "max_prefs": 500,
-        "max_segs": 400,
     },
 }
 
