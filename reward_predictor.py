@@ -52,7 +52,7 @@ class PredictorConfig:
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
     """Passes over the initial labels at most, before the policy starts; ends earlier when validation loss stops falling."""
-    labels_per_step: float = 0.02
+    labels_per_step: float = 0.01
     """Labels trained on for each agent step of the policy, once it trains. The paper has about 0.1, which takes more than half of a small machine."""
     label_batch_size: int = 32
     """Labels per training batch of the reward predictor."""
