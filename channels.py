@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Episode:
-    """The last full episode of the first environment as people see it, each frame encoded by `pref_db.encode_frames`."""
+    """The last full episode of the first environment as people see it; frames by `pref_db.encode_frames`."""
 
     frames: tuple[bytes, ...]
     episode_return: float

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import tyro
 
+import checkpoint
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from envs import env_info
 from pref_interface import PrefsConfig
@@ -134,16 +135,29 @@ def _defaults(first: RunConfig) -> RunConfig:
     tuned = dict(env_info(first.env_id).tuned)
     algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
     values: dict[str, Any] = {**(PPO_DEFAULTS if algo == "ppo" else {}), **tuned, "algo": algo}
+    if first.policy.load_policy_ckpt_dir:
+        place = Path(first.policy.load_policy_ckpt_dir)
+        state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
+        values["policy_network"] = state["network"]
     if first.predictor.load_reward_predictor_ckpt_dir:
+        place = Path(first.predictor.load_reward_predictor_ckpt_dir)
+        path = checkpoint.find(place, "reward_predictor")
+        values |= checkpoint.load(path, kind="reward_predictor", env_id=first.env_id)["config"]
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = first.prefs.max_prefs != PrefsConfig().max_prefs
-    parts = {"prefs": first.prefs, "predictor": first.predictor, "policy": first.policy}
-    changed = {
-        name: type(part)(**{f.name: values[f.name] for f in dataclasses.fields(part) if f.name in values})
-        for name, part in parts.items()
-    }
-    return RunConfig(first.mode, first.env_id, **changed)
+    return RunConfig(
+        first.mode,
+        first.env_id,
+        prefs=PrefsConfig(**_of(PrefsConfig, values)),
+        predictor=PredictorConfig(**_of(PredictorConfig, values)),
+        policy=PolicyConfig(**_of(PolicyConfig, values)),
+    )
+
+
+def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that are fields of a part of the config."""
+    return {field.name: values[field.name] for field in dataclasses.fields(part) if field.name in values}
 
 
 def validate(config: RunConfig) -> None:
@@ -203,7 +217,8 @@ def _validate_stages(config: RunConfig) -> None:
     if config.mode == "train_policy_with_preferences":
         if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):
             raise UserError(
-                "--no_gather_prefs leaves nothing to learn from: give --load_reward_predictor_ckpt_dir or --load_prefs_dir."
+                "--no_gather_prefs leaves nothing to learn from: give --load_reward_predictor_ckpt_dir or "
+                "--load_prefs_dir."
             )
         if prefs.gather_prefs and prefs.max_prefs < prefs.n_initial_prefs:
             raise UserError(

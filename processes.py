@@ -13,6 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from channels import Channels, Failure
+from checkpoint import CheckpointError
+from envs import EnvError
+from pref_db import PrefDBError
+from viewer import DisplayError
 
 STOP_SECONDS = 20.0  # for a checkpoint and the end of the environments
 KILL_SECONDS = 3.0
@@ -30,14 +34,8 @@ class UserError(Exception):
     """Something the user can mend; the message is one sentence that says how."""
 
 
-def user_errors() -> tuple[type[Exception], ...]:
-    """Exceptions whose message is meant for the user as it stands."""
-    from checkpoint import CheckpointError
-    from envs import EnvError
-    from pref_db import PrefDBError
-    from viewer import DisplayError
-
-    return (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, OSError)
+# Exceptions whose message is meant for the user as it stands.
+USER_ERRORS = (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
@@ -48,7 +46,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         body(channels, *arguments)
     except Exception as error:
         message = str(error).split("\n")[0] or type(error).__name__
-        is_user_error = isinstance(error, user_errors())
+        is_user_error = isinstance(error, USER_ERRORS)
         text = message if is_user_error else f"{type(error).__name__}: {message}"
         channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
         raise SystemExit(1) from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero 
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
+BACKLOG_BATCHES = 10  # what a trainer that fell behind makes up for; the rest is let go
 REPORT_SECONDS = 1.0
 
 
@@ -51,9 +53,9 @@ class PredictorConfig:
     reward_std: float = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
-    """Passes over the initial labels at most, before the policy starts; ends earlier when validation loss stops falling."""
+    """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling."""
     labels_per_step: float = 0.01
-    """Labels trained on for each agent step of the policy, once it trains. The paper has about 0.1, which takes more than half of a small machine."""
+    """Labels trained on for each agent step of the policy. The paper has 0.1, too much for a machine of 2 cores."""
     label_batch_size: int = 32
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
@@ -249,7 +251,8 @@ class Trainer:
         self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
         self.last_seq = 0
-        self.batches, self.epochs, self.labels_trained, self.agent_steps_start = 0, 0, 0.0, 0
+        self.batches, self.epochs, self.labels_trained = 0, 0, 0
+        self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps taken so far
         self.pretrained = False
         self.validation = {"loss": float("nan"), "accuracy": float("nan")}
         self.training = {"loss": float("nan"), "accuracy": float("nan")}
@@ -311,8 +314,13 @@ class Trainer:
 
     def _due(self) -> bool:
         """Training keeps pace with the policy, so that neither starves the other on a small machine."""
-        steps = self.channels.agent_steps.value - self.agent_steps_start
-        return bool(self.pairs) and self.labels_trained < steps * self.config.labels_per_step
+        steps, size = self.channels.agent_steps.value, self.config.label_batch_size
+        self._owed += (steps - self._steps_seen) * self.config.labels_per_step
+        self._owed, self._steps_seen = min(self._owed, BACKLOG_BATCHES * size), steps
+        if self._owed < size or not self._split(validation=False):
+            return False
+        self._owed -= size
+        return True
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
@@ -356,7 +364,9 @@ class Trainer:
             self._report()
         self.epochs += 1
         self._measure()
-        loss = self.validation["loss"] if self.validation["loss"] == self.validation["loss"] else -self.epochs
+        loss = self.validation["loss"]
+        if math.isnan(loss):  # too few labels for a validation set: take all the passes
+            loss = -float(self.epochs)
         if loss < self._best[0]:
             self._best = (loss, self.epochs, copy.deepcopy(self.predictor.state_dict()))
         if self.epochs >= self.config.n_initial_epochs or self.epochs - self._best[1] >= PATIENCE_EPOCHS:
@@ -367,7 +377,6 @@ class Trainer:
     def _start_policy(self) -> None:
         """Pretraining is over: the first weights that are published start the policy."""
         self.pretrained = True
-        self.labels_trained, self.agent_steps_start = 0.0, self.channels.agent_steps.value
         self._publish()
         self.save()
 
@@ -415,8 +424,6 @@ class Trainer:
 
     def _report(self) -> None:
         now = time.monotonic()
-        if now - self._reported < REPORT_SECONDS and not self.pretrained:
-            return
         if now - self._reported < REPORT_SECONDS:
             return
         self._reported = now
@@ -469,7 +476,6 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.batches, self.epochs = state["step"], state["epochs"]
             torch.set_rng_state(state["random"])
-        self.agent_steps_start = self.channels.agent_steps.value
         if self.pretrained and self.board is not None:
             self.board.publish(self.predictor)
 

@@ -9,12 +9,18 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
 
 # For the child processes. Threads that wait should sleep, not spin, since the parts of the ring share the processor;
 # and memory of large batches should be kept for the next one, not given back to the system and faulted in again.
@@ -23,15 +29,17 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 import gymnasium
+import numpy as np
+import watch
 
 import progress as progress_module
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import env_info
-from pref_db import PrefDB
+from pref_db import PrefDB, decode_frames
 from pref_interface import PersonTeacher, PrefInterface, SyntheticTeacher, Teacher
-from processes import ChildError, Children, UserError, user_errors
+from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer, run_trainer
 from run_folder import RunFolder, n_cores
@@ -40,7 +48,20 @@ log = logging.getLogger("run")
 
 ENOUGH_CORES = 6  # from here on the policy and the trainer have cores of their own
 N_WATCHED = 2  # environments whose colour frames are kept for people
-USER_ERROR, FAILURE = 2, 1  # exit statuses
+USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
+
+
+class EncodedFrames(Sequence[np.ndarray]):
+    """The frames of an episode, decoded one by one as they are shown."""
+
+    def __init__(self, frames: tuple[bytes, ...]) -> None:
+        self._frames = frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]
+        return decode_frames(self._frames[index])[0]
 
 
 class Run:
@@ -63,30 +84,20 @@ class Run:
         )
 
     @property
-    def gathers(self) -> bool:
-        """Whether anybody is asked for labels."""
-        config = self.config
-        return config.mode == "gather_initial_prefs" or (
-            config.mode == "train_policy_with_preferences" and config.prefs.gather_prefs
-        )
-
-    @property
     def goal_labels(self) -> int:
         prefs = self.config.prefs
         return prefs.n_initial_prefs if self.config.mode == "gather_initial_prefs" else prefs.max_prefs
 
     def build(self) -> None:
-        """Starts the mode's parts. What can go wrong by the user's hand goes wrong here, before any work is done."""
+        """Starts the mode's parts."""
         config = self.config
         if config.uses_preferences:
-            n_labels = self._open_store()
-            self._check_labels(n_labels)
-        if self.gathers:
+            self._open_store()
+        if gathers(self.config):
             self._build_interface()
         if config.render_episodes and config.mode != "pretrain_reward_predictor":
-            from viewer import EpisodeWindow, open_display
+            from viewer import EpisodeWindow
 
-            open_display()
             self.episode_window = EpisodeWindow()
         if config.mode in ("train_policy_with_preferences", "pretrain_reward_predictor"):
             self._build_trainer()
@@ -100,42 +111,24 @@ class Run:
         assert self.interface is not None
         return self.interface
 
-    def _open_store(self) -> int:
-        """Creates prefs.db, or opens it on --resume, and adds the labels of --load_prefs_dir; returns their number."""
+    def _open_store(self) -> None:
+        """Creates prefs.db with the labels of --load_prefs_dir in it; on --resume it is there."""
         path, config = self.path / "prefs.db", self.config
         if path.exists():
-            db = PrefDB.open(path)
-        else:
-            db = PrefDB.create(path, config.env_id, self.info.segment_length)
-            if config.prefs.load_prefs_dir:
-                place = Path(config.prefs.load_prefs_dir)
-                n_loaded = db.merge_from(place / "prefs.db" if place.is_dir() else place)
-                print(f"{n_loaded} labels loaded from {place}", flush=True)
-        n_labels = db.n_labels()
+            return
+        db = PrefDB.create(path, config.env_id, self.info.segment_length)
+        if config.prefs.load_prefs_dir:
+            place = Path(config.prefs.load_prefs_dir)
+            n_loaded = db.merge_from(place / "prefs.db" if place.is_dir() else place)
+            print(f"{n_loaded} labels loaded from {place}", flush=True)
         db.close()
-        return n_labels
-
-    def _check_labels(self, n_labels: int) -> None:
-        """Refuses to wait for labels that nobody will give."""
-        config = self.config
-        needs_labels = config.mode == "pretrain_reward_predictor" or (
-            config.mode == "train_policy_with_preferences"
-            and not config.prefs.gather_prefs
-            and not config.predictor.load_reward_predictor_ckpt_dir
-        )
-        if needs_labels and n_labels < 2:
-            place = config.prefs.load_prefs_dir or self.path
-            raise UserError(
-                f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
-            )
 
     def _build_interface(self) -> None:
         config = self.config
         teacher: Teacher = SyntheticTeacher()
         if not config.prefs.synthetic_prefs:
-            from viewer import ClipWindow, open_display
+            from viewer import ClipWindow  # pyglet: only where there is somebody to look
 
-            open_display()
             teacher = PersonTeacher(ClipWindow())
             self.teacher_is_person = True
         if config.mode == "gather_initial_prefs":
@@ -155,7 +148,7 @@ class Run:
         """The trainer, or the board alone where a loaded predictor stays as it is."""
         config = self.config
         self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
-        freeze = not self.gathers
+        freeze = not gathers(self.config)
         arguments: dict[str, Any] = {
             "inputs": self.predictor_inputs,
             "env_id": config.env_id,
@@ -164,7 +157,7 @@ class Run:
             "run_dir": self.path,
             "seed": config.seed,
             # With nobody to ask, training starts with the labels that there are.
-            "n_initial_prefs": config.prefs.n_initial_prefs if self.gathers else 0,
+            "n_initial_prefs": config.prefs.n_initial_prefs if gathers(self.config) else 0,
             "freeze": freeze,
             "resume": bool(config.resume),
         }
@@ -212,7 +205,7 @@ class Run:
     def turn(self) -> None:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
         live = progress_module.is_terminal() and not self.teacher_is_person
-        goal = self.goal_labels if self.gathers else 0
+        goal = self.goal_labels if gathers(self.config) else 0
         progress = Progress(self.path, goal_labels=goal, live=live)
         idle_seconds = 1 / 120 if self.teacher_is_person or self.episode_window else 0.05
         try:
@@ -251,7 +244,7 @@ class Run:
         if self.episode_window is None:
             return
         for episode in drain(self.channels.episodes):
-            self.episode_window.show_episode(episode)
+            self.episode_window.show(EncodedFrames(episode.frames), episode.fps, f"reward {episode.episode_return:g}")
         if "close" in self.episode_window.tick():
             self.episode_window.close()
             self.episode_window = None
@@ -265,22 +258,15 @@ class Run:
             self.episode_window.close()
 
 
-def train(config: RunConfig) -> None:
-    """Carries out one of the four modes in its run folder."""
+def train(config: RunConfig) -> int:
+    """Carries out one of the four modes in its run folder; returns the exit status."""
+    check_inputs(config)
     path = config.run_path()
     folder = RunFolder.resume(path) if config.resume else RunFolder.create(path, config.as_dict())
+    run = Run(config, folder)
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)
-        _carry_out(config, folder)
-    finally:
-        folder.close()
-
-
-def _carry_out(config: RunConfig, folder: RunFolder) -> None:
-    """Builds and turns the ring; whatever happens, every part is closed."""
-    run = Run(config, folder)
-    try:
         run.build()
         run.turn()
     except KeyboardInterrupt:
@@ -289,37 +275,92 @@ def _carry_out(config: RunConfig, folder: RunFolder) -> None:
             run.close()
         except KeyboardInterrupt:
             run.children.kill()
-        print(f"Stopped. Carry on with: python run.py --resume {folder.path}", flush=True)
-        raise SystemExit(130) from None
+        print(f"Stopped. Carry on with: python run.py --resume {path}", flush=True)
+        return INTERRUPTED
+    except (ChildError, *USER_ERRORS) as error:
+        details = error.child_traceback if isinstance(error, ChildError) else ""
+        log.error("%s\n%s", error, details, exc_info=True)
+        print(f"run.py: {error}", file=sys.stderr)
+        if config.debug:
+            print(details or traceback.format_exc(), file=sys.stderr)
+        return FAILURE
     finally:
         run.close()
+        folder.close()
+    return 0
 
 
-COMMANDS = {
-    **dict.fromkeys(MODES, ""),
+def check_inputs(config: RunConfig) -> None:
+    """Refuses what cannot work before anything is made: stores to load, and windows without a display."""
+    if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
+        place = Path(config.prefs.load_prefs_dir)
+        db = PrefDB.open(place / "prefs.db" if place.is_dir() else place, read_only=True)
+        n_labels, env_id = db.n_labels(), db.env_id
+        db.close()
+        if env_id != config.env_id:
+            raise UserError(f"{place} holds labels of {env_id}, not of {config.env_id}; load them with {env_id}.")
+        if n_labels < 2 and not gathers(config):
+            raise UserError(
+                f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
+            )
+    if (gathers(config) and not config.prefs.synthetic_prefs) or config.render_episodes:
+        from viewer import open_display
+
+        open_display()
+
+
+def gathers(config: RunConfig) -> bool:
+    """Whether anybody is asked for labels."""
+    return config.mode == "gather_initial_prefs" or (
+        config.mode == "train_policy_with_preferences" and config.prefs.gather_prefs
+    )
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    **{mode: lambda arguments: train(parse(arguments)) for mode in MODES},
+    "watch": lambda arguments: watch.watch_command(arguments[1:]),
+    "show_prefs": lambda arguments: watch.show_prefs_command(arguments[1:]),
 }
+USAGE = """usage: python run.py COMMAND ...
+
+  train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
+  train_policy_with_original_rewards ENV  learn the policy from the environment's own reward
+  gather_initial_prefs ENV                gather labels on a random policy, and stop
+  pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
+  watch RUN                               play a trained agent, with the predicted reward drawn as it plays
+  show_prefs RUN                          step through stored comparisons and their answers
+  --resume RUN                            carry on with a run that was stopped
+
+  ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1, ...
+  python run.py COMMAND ENV --help        every flag, with the defaults for that environment
+"""
 
 
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else USER_ERROR
     try:
-        config = parse(arguments)
-        train(config)
-    except user_errors() as error:
-        log.error("%s", error, exc_info=True)
+        command = arguments[0]
+        if command == "--resume":
+            return train(parse(arguments))
+        if command not in COMMANDS:
+            close = difflib.get_close_matches(command, COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(COMMANDS)}."
+            raise UserError(f"there is no command '{command}'; {hint}")
+        return COMMANDS[command](arguments)
+    except USER_ERRORS as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(f"run.py: {error}", file=sys.stderr)
         return USER_ERROR
-    except ChildError as error:
-        log.error("%s\n%s", error, error.child_traceback)
-        print(f"run.py: {error}", file=sys.stderr)
-        if debug:
-            print(error.child_traceback, file=sys.stderr)
-        return FAILURE
-    return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Policy(nn.Module):
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
         for body in (self.body, *self._fast):
-            body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            body.to(memory_format=torch.channels_last)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
@@ -78,10 +78,8 @@ class Policy(nn.Module):
         """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,)."""
         head, values = self(torch.from_numpy(observations))
         distribution = self.distribution(head)
-        if not deterministic:
-            actions = distribution.sample()
-        else:
-            actions = head.argmax(-1) if self.log_std is None else head
+        most_likely = head.argmax(-1) if self.log_std is None else head
+        actions = most_likely if deterministic else distribution.sample()
         return actions.numpy(), distribution.log_prob(actions).numpy(), values.numpy()
 
     @torch.inference_mode()

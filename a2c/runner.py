@@ -106,7 +106,9 @@ class SegmentCutter:
                 self.views[i].append(views[i].copy())
         self.filled[acting] += 1
         ended = done[:n] | (self.filled == self.length)
-        segments = [self._segment(i, policy_step) for i in np.flatnonzero(ended) if self.filled[i] * 2 >= self.length]
+        segments = [
+            self._segment(int(i), policy_step) for i in np.flatnonzero(ended) if self.filled[i] * 2 >= self.length
+        ]
         self.filled[ended] = 0
         for i in np.flatnonzero(ended):
             self.views[i].clear()
