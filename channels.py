@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import multiprocessing
 import queue
+import resource
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,12 +29,19 @@ LABEL_QUEUE_SIZE = 1024
 TURN_SECONDS = 5.0  # longer than any step or batch takes
 
 
+def peak_memory_mb() -> float:
+    """The most memory that this process has had resident, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
 @dataclass(frozen=True)
 class Report:
     """Numbers for the progress line and the summary, from a child to the main process."""
 
     source: str
     values: dict[str, float]
+    peak_memory_mb: float = field(default_factory=peak_memory_mb)
 
 
 @dataclass(frozen=True)

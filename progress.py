@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from channels import Report
+
 log = logging.getLogger("run")
 
 PLAIN_SECONDS = 10.0  # between lines where the output is no terminal, or where a person types answers
@@ -27,6 +29,7 @@ COLUMNS = (
     "training_accuracy",
     "validation_accuracy",
     "dropped_segments",
+    "peak_memory_mb",
 )
 
 
@@ -40,6 +43,7 @@ class Progress:
     def __init__(self, folder: Path, *, goal_labels: int, live: bool) -> None:
         self.folder, self.goal_labels = folder, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}}
+        self._memory: dict[str, float] = {}
         self.return_before = math.nan
         self.labels = 0
         self._start = self._printed = time.monotonic()
@@ -55,9 +59,11 @@ class Progress:
         if new:
             self._csv.writeheader()
 
-    def update(self, source: str, values: dict[str, float], labels: int) -> None:
+    def update(self, report: Report, labels: int) -> None:
         """Takes a child's report."""
-        self.values[source] = values
+        source = report.source
+        self.values[source] = report.values
+        self._memory[source] = report.peak_memory_mb
         self.labels = labels
         a2c = self.values["a2c"]
         if source == "a2c":
@@ -70,6 +76,7 @@ class Progress:
                 **a2c,
                 "labels": labels,
                 "seconds": round(self.seconds, 1),
+                "peak_memory_mb": sum(self._memory.values()) + peak_memory_mb(),
             }
             self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
             self._file.flush()
@@ -101,9 +108,8 @@ class Progress:
                 f"true reward {a2c['episode_return']:.1f}",
             ]
         elif predictor.get("epochs"):
-            parts = [
-                f"Pretraining the reward predictor, epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
-            ]
+            epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
+            parts = [f"Pretraining the reward predictor, {epochs}"]
         elif self.labels < self.goal_labels:
             parts = ["Gathering labels"]
         else:

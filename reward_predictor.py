@@ -99,7 +99,7 @@ class RewardPredictor(nn.Module):
                 batchnorm=config.batchnorm,
                 dropout=config.dropout,
             )
-        n_features = int(self.body.n_features)  # type: ignore[arg-type]
+        n_features = int(self.body.n_features)
         self.n_frames: int | None = getattr(self.body, "n_frames", None)
         self.n_actions = inputs.n_actions if config.reward_predictor_uses_actions else None
         self.action_dim = inputs.action_dim if config.reward_predictor_uses_actions else None

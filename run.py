@@ -237,7 +237,7 @@ class Run:
         for report in drain(self.channels.reports):
             if isinstance(report, Failure):
                 raise ChildError(f"the {report.source} process failed: {report.message}", report.traceback)
-            progress.update(report.source, report.values, self._n_labels())
+            progress.update(report, self._n_labels())
 
     def _show_episodes(self) -> None:
         """Draws the last full episode, if it is to be seen."""

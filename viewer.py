@@ -1,6 +1,6 @@
-"""What people see: two clips side by side, a film of an episode, and videos for papers and talks.
+"""What people see: windows with two clips side by side, or with the film of an episode.
 
-Imports nothing of ours and, until a window is wanted, no pyglet: machines without a display can import it.
+Until a window is wanted, no pyglet is imported: machines without a display can import this.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
-from itertools import chain, pairwise
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+
+from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
     **dict.fromkeys(["L", "LEFT"], "left"),
@@ -28,6 +26,12 @@ CLIP_KEYS = {
 }
 EPISODE_KEYS = {"ESCAPE": "close", "Q": "close"}
 KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't tell  ·  U undo"
+ANSWER_KEYS = {
+    **dict.fromkeys(["RIGHT", "ENTER", "RETURN", "NUM_ENTER"], "next"),
+    **dict.fromkeys(["LEFT", "U", "BACKSPACE"], "previous"),
+    **dict.fromkeys(["ESCAPE", "Q"], "close"),
+}
+ANSWER_KEYS_LINE = "→/Enter next  ·  ←/U back  ·  Esc close"
 CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
 
 GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
@@ -35,15 +39,9 @@ SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no m
 EPISODE_PAUSE_SECONDS = 1.0
 
 MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
-BAR_GAP, BAR_HEIGHT, BORDER = 8, 4, 5  # pixels
-BACKGROUND, TRACK, BAR = (24, 26, 31), (58, 62, 72), (120, 170, 255)
-CHOSEN, TEXT, DIM_TEXT = (88, 204, 120), (236, 238, 242), (150, 156, 168)
-
-PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
-VIDEO_SIDE = 320  # pixels: least short side of a video
+BAR_GAP, BAR_HEIGHT = 8, 4  # pixels
 
 Rect = tuple[int, int, int, int]  # x, y of the lower left corner, width, height
-Colour = tuple[int, int, int]
 
 
 class DisplayError(Exception):
@@ -213,70 +211,38 @@ def _check_film(name: str, frames: Sequence[np.ndarray] | np.ndarray, fps: float
     """Raises ValueError unless there are (H, W, 3) uint8 frames and a rate to show them at."""
     if len(frames) == 0 or not fps > 0:
         raise ValueError(f"{name}: expected at least one frame and fps above 0, got {len(frames)} and {fps}")
-    _check_frame(name, np.asarray(frames[0]))
+    check_frame(name, np.asarray(frames[0]))
 
 
-def _check_frame(name: str, frame: np.ndarray) -> None:
-    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-        raise ValueError(f"{name}: expected (H, W, 3) uint8 frames, got {frame.shape} {frame.dtype}")
+class _PairWindow:
+    """Two clips side by side, frame by frame together, at real speed, over and over, some of them framed."""
 
-
-class ClipWindow:
-    """Two clips side by side, frame by frame together, at real speed, over and over; keys answer."""
-
-    def __init__(self) -> None:
-        """Opens the window; raises DisplayError."""
-        self._canvas = _Canvas("Which clip is better?", 1080, 780, CLIP_KEYS)
+    def __init__(self, title: str, keys: dict[str, str], keys_line: str) -> None:
+        self._canvas = _Canvas(title, 1080, 780, keys)
+        self._keys_line = keys_line
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
+        self._framed: tuple[int, ...] = ()
         self._fps, self._caption, self._started = 1.0, "Waiting for clips", 0.0
-        self._chosen: tuple[int, ...] = ()
-        self._chosen_until = 0.0
         self._draw()
-
-    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
-        """Starts a new pair at frame 0 of both; answers pressed before or within 0.25 s are ignored.
-
-        Args:
-            left, right: (T, H, W, 3) uint8; the shorter clip holds its last frame.
-            fps: frames per second.
-            caption: line under the clips.
-        """
-        _check_film("left clip", left, fps)
-        _check_film("right clip", right, fps)
-        if self._canvas.closed:
-            return
-        self._canvas.dispatch()
-        self._canvas.pressed = [key for key in self._canvas.pressed if key in ("undo", "close")]
-        self._clips, self._fps, self._caption = (left, right), fps, caption
-        self._started = time.monotonic()
-        self._draw()
-        self._canvas.guarded_until = time.monotonic() + GUARD_SECONDS
 
     def message(self, text: str) -> None:
         """Shows text instead of clips while there is no pair; answers are not taken."""
         self._clips, self._caption = None, text
         self._draw()
 
-    def tick(self) -> list[str]:
-        """Draws what is due and says what was pressed since the last call; never waits.
-
-        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; the caller closes.
-        """
-        if self._canvas.closed:
-            return []
-        self._canvas.dispatch()
-        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ("undo", "close")]
-        for key in pressed:
-            if key in CHOSEN_SIDES:
-                self._chosen, self._chosen_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
-        self._draw()
-        return pressed
-
     def close(self) -> None:
         self._canvas.close()
 
+    def _start(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        """Shows a pair from frame 0 of both."""
+        _check_film("left clip", left, fps)
+        _check_film("right clip", right, fps)
+        self._clips, self._fps, self._caption = (left, right), fps, caption
+        self._started = time.monotonic()
+        self._draw()
+
     def _draw(self) -> None:
-        canvas, now = self._canvas, time.monotonic()
+        canvas = self._canvas
         if canvas.closed:
             return
         if self._clips is None:
@@ -286,13 +252,12 @@ class ClipWindow:
                 canvas.end()
             return
         n_frames = max(len(clip) for clip in self._clips)
-        index = loop_index(now - self._started, n_frames, self._fps, SEAM_SECONDS)
-        chosen = self._chosen if now < self._chosen_until else ()
-        if canvas.begin((self._started, index, chosen, self._caption)):
-            self._draw_pair(self._clips, index, chosen)
+        index = loop_index(time.monotonic() - self._started, n_frames, self._fps, SEAM_SECONDS)
+        if canvas.begin((self._started, index, self._framed, self._caption)):
+            self._draw_pair(self._clips, index)
             canvas.end()
 
-    def _draw_pair(self, clips: tuple[np.ndarray, np.ndarray], index: int, chosen: tuple[int, ...]) -> None:
+    def _draw_pair(self, clips: tuple[np.ndarray, np.ndarray], index: int) -> None:
         canvas = self._canvas
         width, height = canvas.window.get_size()
         pane = max(1, (width - 3 * MARGIN) // 2)
@@ -307,14 +272,83 @@ class ClipWindow:
             frame = clip[min(index, len(clip) - 1)]
             _, y, w, h = _fit(frame, box)
             rect = (box[0] if side else box[0] + pane - w, y, w, h)  # close together: easier to compare
-            if side in chosen:
+            if side in self._framed:
                 canvas.fill(_around(rect, BORDER), CHOSEN)
             canvas.picture(name, frame, rect)
             _progress(canvas, rect, share)
             top = rect[1] + rect[3] + TITLE * 2 // 3
             canvas.text(f"{name} title", name, rect[0] + rect[2] // 2, top, 13, DIM_TEXT, pane)
         canvas.text("caption", self._caption, width // 2, 48, 13, TEXT, width - MARGIN)
-        canvas.text("keys", KEYS_LINE, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
+        canvas.text("keys", self._keys_line, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
+
+
+class ClipWindow(_PairWindow):
+    """Asks which of two clips is better; keys answer, and the chosen side lights up."""
+
+    def __init__(self) -> None:
+        """Opens the window; raises DisplayError."""
+        super().__init__("Which clip is better?", CLIP_KEYS, KEYS_LINE)
+        self._framed_until = 0.0
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        """Starts a new pair at frame 0 of both; answers pressed before or within 0.25 s are ignored.
+
+        Args:
+            left, right: (T, H, W, 3) uint8; the shorter clip holds its last frame.
+            fps: frames per second.
+            caption: line under the clips.
+        """
+        if self._canvas.closed:
+            return
+        self._canvas.dispatch()
+        self._canvas.pressed = [key for key in self._canvas.pressed if key in ("undo", "close")]
+        self._start(left, right, fps, caption)
+        self._canvas.guarded_until = time.monotonic() + GUARD_SECONDS
+
+    def tick(self) -> list[str]:
+        """Draws what is due and says what was pressed since the last call; never waits.
+
+        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; the caller closes.
+        """
+        if self._canvas.closed:
+            return []
+        self._canvas.dispatch()
+        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ("undo", "close")]
+        if time.monotonic() >= self._framed_until:
+            self._framed = ()
+        for key in pressed:
+            if key in CHOSEN_SIDES:
+                self._framed, self._framed_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
+        self._draw()
+        return pressed
+
+
+class AnswerWindow(_PairWindow):
+    """Shows answered pairs, the side that was preferred framed; keys step through them."""
+
+    def __init__(self, title: str = "Answers") -> None:
+        """Opens the window; raises DisplayError."""
+        super().__init__(title, ANSWER_KEYS, ANSWER_KEYS_LINE)
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str, answer: str) -> None:
+        """Starts a pair at frame 0 of both.
+
+        Args:
+            left, right: (T, H, W, 3) uint8; the shorter clip holds its last frame.
+            fps: frames per second.
+            caption: line under the clips.
+            answer: "left", "right", "equal" (both are framed) or "incomparable".
+        """
+        self._framed = CHOSEN_SIDES[answer]
+        self._start(left, right, fps, caption)
+
+    def tick(self) -> list[str]:
+        """Draws what is due; returns the presses since the last call: "next", "previous", "close"; never waits."""
+        if self._canvas.closed:
+            return []
+        self._canvas.dispatch()
+        self._draw()
+        return self._canvas.take_pressed()
 
 
 class EpisodeWindow:
@@ -339,6 +373,7 @@ class EpisodeWindow:
         """Starts a film: (H, W, 3) uint8 frames at real speed, again after a pause of 1 s at the end.
 
         Args:
+            frames: any sequence; each frame is asked for when it is due, so it may be decoded there.
             plot: (T,) predicted reward per frame, drawn under the picture as the film goes on.
 
         Raises:
@@ -353,7 +388,7 @@ class EpisodeWindow:
 
     def show_frame(self, frame: np.ndarray, caption: str) -> None:
         """Draws one (H, W, 3) uint8 frame now, and keeps it on until the next."""
-        _check_frame("episode", frame)
+        check_frame("episode", frame)
         self._frames, self._rewards, self._caption = [frame], None, caption
         self._started = time.monotonic()
         self._draw()
@@ -389,106 +424,3 @@ class EpisodeWindow:
                 _progress(canvas, rect, (index + 1) / n_frames)
         canvas.text("caption", self._caption, width // 2, 34 if n_frames else height // 2, 13, TEXT, width - MARGIN)
         canvas.end()
-
-
-def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str) -> np.ndarray:
-    """The frame with a plot of the rewards so far below it; a new array, enlarged so that the plot is sharp.
-
-    The newest reward is at the right end of the curve. The scale spans zero and all that was seen so far, so
-    it never shrinks while an episode goes on.
-
-    Args:
-        frame: (H, W, 3) uint8.
-        rewards_so_far: (t,) rewards up to and including this frame's, t >= 1.
-        caption: what the curve is.
-
-    Returns (H k + 112, W k, 3) uint8, where k is the least whole number that makes W k at least 320.
-    """
-    _check_frame("frame", frame)
-    picture = _enlarge(frame, math.ceil(PLOT_WIDTH / frame.shape[1]))
-    rewards = np.asarray(rewards_so_far, dtype=np.float64)
-    width, top, bottom = picture.shape[1], 30, PLOT_HEIGHT - 10
-    low, high = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
-    span = (high - low) or 1.0
-    shown = rewards[-(width // PLOT_STEP) :]
-    ys = bottom - (shown - low) / span * (bottom - top)
-    points = [(i * PLOT_STEP, round(y)) for i, y in enumerate(ys)]
-    zero = round(bottom + low / span * (bottom - top))
-
-    strip = Image.new("RGB", (width, PLOT_HEIGHT), BACKGROUND)
-    draw = ImageDraw.Draw(strip)
-    font = ImageFont.load_default(15)
-    draw.line([(0, zero), (width, zero)], fill=TRACK)
-    draw.line(points, fill=BAR, width=2)
-    x, y = points[-1]
-    draw.ellipse([x - 3, y - 3, x + 3, y + 3], fill=TEXT)
-    draw.text((8, 14), caption, font=font, fill=DIM_TEXT, anchor="lm")
-    draw.text((width - 8, 14), f"{rewards[-1]:+.2f}", font=font, fill=TEXT, anchor="rm")
-    return np.concatenate([picture, np.asarray(strip)])
-
-
-def draw_reward_strip(
-    frames: Iterable[np.ndarray], rewards: Sequence[float] | np.ndarray, *, caption: str
-) -> Iterator[np.ndarray]:
-    """Frames of an episode, each `with_reward_plot`; ValueError if their numbers differ."""
-    for t, (frame, _) in enumerate(zip(frames, rewards, strict=True)):
-        yield with_reward_plot(frame, rewards[: t + 1], caption=caption)
-
-
-def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
-    """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
-
-    Small frames are enlarged by a whole factor until the short side has 320 pixels.
-    Raises ValueError for another suffix, for no frames, or for frames of another kind.
-    """
-    path = Path(path)
-    writers = {".mp4": _write_mp4, ".gif": _write_gif}
-    suffix = path.suffix.lower()
-    if suffix not in writers:
-        raise ValueError(f"'{path.name}' is no video name: end it in .mp4 or .gif.")
-    iterator = iter(frames)
-    first = next(iterator, None)
-    if first is None:
-        raise ValueError(f"There are no frames to write to '{path.name}': record at least one.")
-    _check_frame("video", first)
-    factor = math.ceil(VIDEO_SIDE / min(first.shape[:2]))
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{suffix}")
-    try:
-        writers[suffix](temporary, (_enlarge(frame, factor) for frame in chain([first], iterator)), fps)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def _enlarge(frame: np.ndarray, factor: int) -> np.ndarray:
-    return frame.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
-    import av
-
-    first = next(frames)
-    height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes
-    with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": "18"}
-        for frame in chain([first], frames):
-            padding = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
-            picture = av.VideoFrame.from_ndarray(np.pad(frame, padding, mode="edge"), format="rgb24")
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode())
-
-
-def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
-    stride = math.ceil(fps / 50)  # players slow down GIFs with more than 50 frames per second
-    pictures = [
-        Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE)
-        for i, frame in enumerate(frames)
-        if i % stride == 0
-    ]
-    # A GIF counts in 1/100 s: rounding the times, not the durations, keeps the speed right.
-    times = [round(100 * i * stride / fps) * 10 for i in range(len(pictures) + 1)]
-    durations = [end - start for start, end in pairwise(times)]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)

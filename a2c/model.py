@@ -44,7 +44,7 @@ class Policy(nn.Module):
             self.body = networks.FeaturePoints(stride=2)  # coarser and faster; enough to steer by
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
-        n_features = int(self.body.n_features)  # type: ignore[arg-type]
+        n_features = int(self.body.n_features)
         self.n_actions, self.action_dim = info.n_actions, info.action_dim
         self.actor = nn.Linear(n_features, info.n_actions or info.action_dim or 0)
         self.critic = nn.Linear(n_features, 1)
@@ -55,7 +55,7 @@ class Policy(nn.Module):
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
         for body in (self.body, *self._fast):
-            body.to(memory_format=torch.channels_last)
+            body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Observations (B, ...) -> action logits or means (B, A), values (B,)."""

@@ -1,0 +1,127 @@
+"""Makes the results in results/: runs the command of each claim, and writes down what came out of it.
+
+python benchmarks/evidence.py moving_dot --seeds 5     # trains and records
+python benchmarks/evidence.py record pong runs/NAME    # records a run that was made by hand
+python benchmarks/evidence.py readme                   # puts the table into README.md and results/README.md
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+MARKS = ("<!-- results -->", "<!-- /results -->")
+MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
+
+
+def moving_dot(seeds: int = 5, log_dir: str = "runs") -> None:
+    """Trains MovingDot from synthetic preferences with seeds 0, 1, ... and records each run.
+
+    Args:
+        seeds: how many.
+        log_dir: where the run folders go.
+    """
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}"
+    for seed in range(seeds):
+        name = f"evidence-{stamp}-{seed}"
+        flags = ("--seed", str(seed), "--run_name", name, "--log_dir", log_dir)
+        subprocess.run([sys.executable, str(ROOT / "run.py"), *MOVING_DOT, *flags], cwd=ROOT, check=True)
+        record(f"moving_dot_seed{seed}", Path(log_dir) / name)
+
+
+def record(name: str, run: Path) -> None:
+    """Copies a run's curves and settings to results/ and works out its figures.
+
+    Args:
+        name: name of the result's files.
+        run: the run folder.
+    """
+    with (run / "progress.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["steps"]]
+    config = json.loads((run / "config.json").read_text())
+    training = [row for row in rows if float(row["steps"]) > 0]
+    speeds = [float(row["steps_per_second"]) for row in training]
+    figures: dict[str, Any] = {
+        "labels": int(rows[-1]["labels"] or 0),
+        "agent_steps": int(float(rows[-1]["steps"])),
+        "true_reward_first": _first(rows, "episode_return"),
+        "true_reward_last_100_episodes": float(rows[-1]["episode_return"]),
+        "validation_accuracy": _last(rows, "validation_accuracy"),
+        "median_steps_per_second": round(statistics.median(speeds)),
+        "seconds": float(rows[-1]["seconds"]),
+        "peak_memory_mb": _last(rows, "peak_memory_mb"),
+    }
+    keep = ("command", "started", "git_revision", "machine", "versions", "config")
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"figures": figures, **{key: config[key] for key in keep}}, indent=2)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
+    shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
+    shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
+
+
+def readme() -> None:
+    """Writes the table of all recorded results into README.md and results/README.md."""
+    lines = [
+        "| result | labels | agent steps | true reward: first, last 100 episodes | validation accuracy | steps/s "
+        "| time | memory |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    machines: set[str] = set()
+    commands = []
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        if "figures" not in result:
+            continue
+        f = result["figures"]
+        accuracy = "" if f["validation_accuracy"] is None else f"{f['validation_accuracy']:.0%}"
+        memory = "" if f["peak_memory_mb"] is None else f"{f['peak_memory_mb']:,.0f} MB"
+        lines.append(
+            f"| [{path.stem}](results/{path.stem}.png) | {f['labels']} | {f['agent_steps']:,} "
+            f"| {f['true_reward_first']:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
+            f"| {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
+        )
+        machine = result["machine"]
+        machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
+        words = ["python", "run.py", *result["command"][1:]]
+        commands.append(
+            f"| {path.stem} | `{' '.join(words)}` | {result['git_revision'][:12]} | {result['config']['seed']} |"
+        )
+    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed is the median over the policy phase, with the trainer running."
+    _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
+    table = "\n".join(line.replace("(results/", "(") for line in lines)
+    head = "| result | command | commit | seed |\n|---|---|---|---|"
+    text = f"# Results\n\nMade by `benchmarks/evidence.py`.\n\n{table}\n{note}\n\n{head}\n" + "\n".join(commands)
+    (RESULTS / "README.md").write_text(text + "\n")
+
+
+def _between_marks(path: Path, text: str) -> None:
+    before, rest = path.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+
+
+def _values(rows: list[dict[str, str]], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if row.get(name) not in (None, "", "nan")]
+
+
+def _first(rows: list[dict[str, str]], name: str) -> float | None:
+    return next(iter(_values(rows, name)), None)
+
+
+def _last(rows: list[dict[str, str]], name: str) -> float | None:
+    return next(reversed(_values(rows, name)), None)
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "readme": readme})

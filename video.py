@@ -1,0 +1,172 @@
+"""Pictures for videos and windows: the predicted reward under a frame, pairs side by side, files to keep.
+
+Opens no window and imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+Colour = tuple[int, int, int]
+BACKGROUND, TRACK, BAR = (24, 26, 31), (58, 62, 72), (120, 170, 255)
+CHOSEN, TEXT, DIM_TEXT = (88, 204, 120), (236, 238, 242), (150, 156, 168)
+BORDER = 5  # pixels of frame around the side that was preferred
+
+PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
+VIDEO_SUFFIXES = (".mp4", ".gif")
+VIDEO_SIDE = 320  # pixels: least short side of a video
+# Pixels of a picture of two clips. A whole multiple of 84x84 and of 160x210 fills a pane.
+PANE_WIDTH, PANE_HEIGHT, PAIR_MARGIN, PAIR_FOOTER = 336, 420, 16, 44
+
+
+def check_frame(name: str, frame: np.ndarray) -> None:
+    """Raises ValueError unless the frame is (H, W, 3) uint8."""
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+        raise ValueError(f"{name}: expected (H, W, 3) uint8 frames, got {frame.shape} {frame.dtype}")
+
+
+def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str) -> np.ndarray:
+    """The frame with a plot of the rewards so far below it; a new array, enlarged so that the plot is sharp.
+
+    The newest reward is at the right end of the curve. The scale spans zero and all that was seen so far, so
+    it never shrinks while an episode goes on.
+
+    Args:
+        frame: (H, W, 3) uint8.
+        rewards_so_far: (t,) rewards up to and including this frame's, t >= 1.
+        caption: what the curve is.
+
+    Returns (H k + 112, W k, 3) uint8, where k is the least whole number that makes W k at least 320.
+    """
+    check_frame("frame", frame)
+    picture = _enlarge(frame, math.ceil(PLOT_WIDTH / frame.shape[1]))
+    rewards = np.asarray(rewards_so_far, dtype=np.float64)
+    width, top, bottom = picture.shape[1], 30, PLOT_HEIGHT - 10
+    low, high = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
+    span = (high - low) or 1.0
+    shown = rewards[-(width // PLOT_STEP) :]
+    ys = bottom - (shown - low) / span * (bottom - top)
+    points = [(i * PLOT_STEP, round(y)) for i, y in enumerate(ys)]
+    zero = round(bottom + low / span * (bottom - top))
+
+    strip = Image.new("RGB", (width, PLOT_HEIGHT), BACKGROUND)
+    draw = ImageDraw.Draw(strip)
+    font = ImageFont.load_default(15)
+    draw.line([(0, zero), (width, zero)], fill=TRACK)
+    draw.line(points, fill=BAR, width=2)
+    x, y = points[-1]
+    draw.ellipse([x - 3, y - 3, x + 3, y + 3], fill=TEXT)
+    draw.text((8, 14), caption, font=font, fill=DIM_TEXT, anchor="lm")
+    draw.text((width - 8, 14), f"{rewards[-1]:+.2f}", font=font, fill=TEXT, anchor="rm")
+    return np.concatenate([picture, np.asarray(strip)])
+
+
+def draw_reward_strip(
+    frames: Iterable[np.ndarray], rewards: Sequence[float] | np.ndarray, *, caption: str
+) -> Iterator[np.ndarray]:
+    """Frames of an episode, each `with_reward_plot`; ValueError if their numbers differ."""
+    for t, (frame, _) in enumerate(zip(frames, rewards, strict=True)):
+        yield with_reward_plot(frame, rewards[: t + 1], caption=caption)
+
+
+def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, caption: str) -> np.ndarray:
+    """Two frames side by side over a caption.
+
+    Args:
+        left, right: (H, W, 3) uint8, of any sizes; the larger sides are fitted.
+        framed: which of them has a border: 0 for left, 1 for right.
+
+    Returns (480, 720, 3) uint8, whatever the frames' sizes.
+    """
+    width, height = 3 * PAIR_MARGIN + 2 * PANE_WIDTH, PAIR_MARGIN + PANE_HEIGHT + PAIR_FOOTER
+    picture = Image.new("RGB", (width, height), BACKGROUND)
+    draw = ImageDraw.Draw(picture)
+    for side, frame in enumerate((left, right)):
+        check_frame("pair", frame)
+        shown = _fitted(frame)
+        # Close together, since that is easier to compare.
+        x = PAIR_MARGIN + PANE_WIDTH - shown.width if side == 0 else 2 * PAIR_MARGIN + PANE_WIDTH
+        y = PAIR_MARGIN + (PANE_HEIGHT - shown.height) // 2
+        if side in framed:
+            draw.rectangle(
+                (x - BORDER, y - BORDER, x + shown.width + BORDER - 1, y + shown.height + BORDER - 1), CHOSEN
+            )
+        picture.paste(shown, (x, y))
+    draw.text((width // 2, height - PAIR_FOOTER // 2), caption, font=ImageFont.load_default(17), fill=TEXT, anchor="mm")
+    return np.asarray(picture)
+
+
+def _fitted(frame: np.ndarray) -> Image.Image:
+    """The frame as large as a pane allows: a whole multiple with hard edges, or smoothly made smaller."""
+    scale = min(PANE_WIDTH / frame.shape[1], PANE_HEIGHT / frame.shape[0])
+    if scale >= 1:
+        return Image.fromarray(_enlarge(frame, math.floor(scale)))
+    size = (max(1, int(frame.shape[1] * scale)), max(1, int(frame.shape[0] * scale)))
+    return Image.fromarray(frame).resize(size, Image.Resampling.BOX)
+
+
+def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
+    """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
+
+    Small frames are enlarged by a whole factor until the short side has 320 pixels.
+    Raises ValueError for another suffix, for no frames, or for frames of another kind.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in VIDEO_SUFFIXES:
+        raise ValueError(f"'{path.name}' is no video name: end it in .mp4 or .gif.")
+    iterator = iter(frames)
+    first = next(iterator, None)
+    if first is None:
+        raise ValueError(f"There are no frames to write to '{path.name}': record at least one.")
+    check_frame("video", first)
+    factor = math.ceil(VIDEO_SIDE / min(first.shape[:2]))
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{suffix}")
+    try:
+        write = _write_mp4 if suffix == ".mp4" else _write_gif
+        write(temporary, (_enlarge(frame, factor) for frame in chain([first], iterator)), fps)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _enlarge(frame: np.ndarray, factor: int) -> np.ndarray:
+    return frame.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    import av
+
+    first = next(frames)
+    height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.options = {"crf": "18"}
+        for frame in chain([first], frames):
+            padding = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
+            picture = av.VideoFrame.from_ndarray(np.pad(frame, padding, mode="edge"), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+
+
+def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    stride = math.ceil(fps / 50)  # players slow down GIFs with more than 50 frames per second
+    pictures = [
+        Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE)
+        for i, frame in enumerate(frames)
+        if i % stride == 0
+    ]
+    # A GIF counts in 1/100 s: rounding the times, not the durations, keeps the speed right.
+    times = [round(100 * i * stride / fps) * 10 for i in range(len(pictures) + 1)]
+    durations = [end - start for start, end in pairwise(times)]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)
