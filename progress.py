@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from channels import Report
+from channels import Report, peak_memory_mb
 
 log = logging.getLogger("run")
 

@@ -44,7 +44,7 @@ class PredictorConfig:
     """Whether the predictor sees the action beside the observation."""
     ensemble_size: int = 3
     """Members of the ensemble, each trained on its own bootstrap of the labels."""
-    reward_predictor_learning_rate: float = 2e-4
+    reward_predictor_learning_rate: float = 1e-3
     """Learning rate of the reward predictor (AdamW)."""
     batchnorm: bool = True
     """Batch norm on the convolutions."""

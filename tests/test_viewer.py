@@ -1,4 +1,4 @@
-"""Windows on a real X server, pressed with real keys and looked at by screenshot; videos read back."""
+"""Windows on a real X server, pressed with real keys and looked at by screenshot."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import av
 import numpy as np
 import pytest
 from display import display, focus, screenshot, xdotool
-from PIL import Image
 
 import viewer
-from viewer import ClipWindow, EpisodeWindow
+from viewer import AnswerWindow, ClipWindow, EpisodeWindow
 
 __all__ = ["display"]  # a fixture: pytest finds it by name
 
@@ -45,7 +44,7 @@ def box(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, in
     return xs.min(), ys.min(), xs.max() + 1, ys.max() + 1
 
 
-def tick_until(window: ClipWindow | EpisodeWindow, done: Callable[[list[str]], bool]) -> list[str]:
+def tick_until(window: AnswerWindow | ClipWindow | EpisodeWindow, done: Callable[[list[str]], bool]) -> list[str]:
     """Ticks until what was pressed so far satisfies `done`; fails after 20 s."""
     pressed: list[str] = []
     deadline = time.monotonic() + 20
@@ -247,6 +246,49 @@ def test_an_episode_is_shown_with_its_predicted_reward(display: str) -> None:
     episode.close()
 
 
+class Decoded(Sequence[np.ndarray]):
+    """Frames that exist only while they are looked at, like those of an episode that is kept compressed."""
+
+    def __init__(self, n_frames: int) -> None:
+        self.n_frames = n_frames
+        self.asked: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.n_frames
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        self.asked.add(index)
+        return clip(1, RED, (210, 160))[0]
+
+
+@pytest.mark.window
+def test_a_film_is_decoded_one_frame_at_a_time(display: str) -> None:
+    episode, frames = EpisodeWindow(), Decoded(100_000)
+    episode.show(frames, 15, "a long episode")
+    box(screenshot(), RED)
+    tick_until(episode, lambda _: len(frames.asked) >= 3)
+    assert max(frames.asked) < 1000
+    episode.close()
+
+
+@pytest.mark.window
+def test_an_answer_is_framed_and_keys_step_on_and_back(display: str) -> None:
+    window = AnswerWindow()
+    focus("Answers")
+    window.show(clip(5, RED), clip(5, BLUE), 15, "1/2  answer: left better", "left")
+    picture = screenshot()
+    frame, left = box(picture, viewer.CHOSEN), box(picture, RED)
+    assert frame[0] < left[0] < left[2] < frame[2] < box(picture, BLUE)[0]
+    xdotool("key", "Right", "Return", "Left", "u", "Escape")
+    pressed = tick_until(window, lambda pressed: "close" in pressed)
+    assert pressed == ["next", "next", "previous", "previous", "close"]
+    window.show(clip(5, RED), clip(5, BLUE), 15, "2/2  answer: equal", "equal")
+    picture = screenshot()
+    frame = box(picture, viewer.CHOSEN)
+    assert frame[0] < box(picture, RED)[0] and box(picture, BLUE)[2] < frame[2]
+    window.close()
+
+
 @pytest.mark.window
 def test_frames_of_another_kind_are_refused(window: ClipWindow) -> None:
     with pytest.raises(ValueError, match=r"right clip: expected \(H, W, 3\) uint8"):
@@ -277,79 +319,3 @@ def test_open_display_leaves_no_window_behind(display: str) -> None:
     import pyglet
 
     assert len(pyglet.app.windows) == 0
-
-
-def test_the_reward_plot_follows_the_rewards_and_leaves_the_frame_alone() -> None:
-    frame = clip(1, RED, (84, 84))[0]
-    low, high = (viewer.with_reward_plot(frame, [1.0, -1.0, r], caption="reward") for r in (-1.0, 1.0))
-    assert low.shape == (84 * 4 + viewer.PLOT_HEIGHT, 84 * 4, 3) and low.dtype == np.uint8
-    assert (low[: 84 * 4] == RED).all()
-    x = 2 * viewer.PLOT_STEP
-    heights = [np.argmin(np.abs(p[84 * 4 + 24 :, x].astype(int) - viewer.TEXT).sum(axis=1)) for p in (low, high)]
-    assert heights[0] - heights[1] > 60  # the dot of the newest reward; rows count down
-
-
-def test_a_long_episode_scrolls_and_constant_rewards_draw_a_line() -> None:
-    frame = clip(1, RED, (84, 84))[0]
-    frames = list(viewer.draw_reward_strip([frame] * 3, [0.0, 0.0, 0.0], caption="reward"))
-    assert len(frames) == 3 and len({f.shape for f in frames}) == 1
-    long = viewer.with_reward_plot(frame, np.sin(np.arange(1000)), caption="reward")
-    bars = (long[84 * 4 + 24 :] == viewer.BAR).all(axis=-1).any(axis=0)
-    assert bars[:300].mean() > 0.9
-    with pytest.raises(ValueError):
-        list(viewer.draw_reward_strip([frame] * 3, [0.0], caption="reward"))
-
-
-def film() -> np.ndarray:
-    """Twelve frames of odd size, each of a colour of its own."""
-    frames = np.zeros((12, 85, 107, 3), dtype=np.uint8)
-    frames[...] = (20 * np.arange(12))[:, None, None, None]
-    frames[:, :, 50:, 0] = 220
-    return frames
-
-
-def test_mp4_can_be_read_back(tmp_path: Path) -> None:
-    path = viewer.write_video(tmp_path / "episode.mp4", iter(film()), 15)
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
-        assert stream.average_rate == 15
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    assert len(frames) == 12 and frames[0].shape == (340, 428, 3)
-    for frame, original in zip(frames, film(), strict=True):
-        assert np.abs(frame[2::4, 2::4].astype(int) - original).mean() < 6
-    assert os.listdir(tmp_path) == ["episode.mp4"]
-
-
-@pytest.mark.parametrize(("fps", "n_frames"), [(15, 12), (60, 6)])
-def test_gif_can_be_read_back_and_keeps_its_speed(tmp_path: Path, fps: int, n_frames: int) -> None:
-    path = viewer.write_video(tmp_path / "episode.gif", film(), fps)
-    with Image.open(path) as gif:
-        assert getattr(gif, "n_frames", 1) == n_frames and gif.size == (428, 340) and gif.info["loop"] == 0
-        duration = 0.0
-        for i in range(n_frames):
-            gif.seek(i)
-            duration += gif.info["duration"]
-            shown = np.asarray(gif.convert("RGB"))[2::4, 2::4].astype(int)
-            assert np.abs(shown - film()[i * 12 // n_frames]).mean() < 6
-    assert duration == pytest.approx(12_000 / fps, abs=10)
-
-
-def test_a_video_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "episode.mp4"
-    path.write_bytes(b"old")
-
-    def breaks() -> Iterator[np.ndarray]:
-        yield from film()[:3]
-        raise RuntimeError("the emulator stopped")
-
-    with pytest.raises(RuntimeError, match="the emulator stopped"):
-        viewer.write_video(path, breaks(), 15)
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["episode.mp4"]
-
-
-def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'episode.avi' is no video name: end it in .mp4 or .gif"):
-        viewer.write_video(tmp_path / "episode.avi", film(), 15)
-    with pytest.raises(ValueError, match=r"no frames to write to 'episode\.gif'"):
-        viewer.write_video(tmp_path / "episode.gif", [], 15)

@@ -1,0 +1,337 @@
+"""Every mode through the real command line with tiny numbers; stopping, killing and resuming; bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOT = "MovingDotNoFrameskip-v0"
+PONG = "PongNoFrameskip-v4"
+TINY = (
+    *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
+    *("--n_initial_epochs", "2", "--million_timesteps", "0.002"),
+)
+DEADLINE = 120  # seconds for anything that is waited for
+
+
+def command(tmp_path: Path, *words: str) -> list[str]:
+    return [sys.executable, str(ROOT / "run.py"), *words, "--log_dir", str(tmp_path)]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This environment without a display, unless one is given."""
+    return {**{name: value for name, value in os.environ.items() if name != "DISPLAY"}, **changes}
+
+
+def run(tmp_path: Path, *words: str, status: int = 0, **changes: str) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environment(**changes)
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result
+
+
+@contextmanager
+def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in the background, ended with the block."""
+    process = subprocess.Popen(
+        command(tmp_path, *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(**changes),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
+    """Waits until the condition (a function) holds; fails if the run ends first or the time is up."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> dict[str, int]:
+    """Python children of a run by what they do, found by their order of start: the trainer, then the policy."""
+    listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+    bodies = [child for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return dict(zip(("reward predictor", "a2c"), sorted(bodies), strict=False))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def answers(folder: Path) -> list[tuple[str, str, str]]:
+    """Every answer in a run's store, read with plain SQLite."""
+    with sqlite3.connect(f"file:{folder / 'prefs.db'}?mode=ro", uri=True) as db:
+        return db.execute("SELECT client_id, comparison_id, choice FROM answer ORDER BY seq").fetchall()
+
+
+def policy_steps(folder: Path) -> int:
+    checkpoints = sorted((folder / "policy").glob("step-*.pt"))
+    return int(checkpoints[-1].stem.split("-")[1]) if checkpoints else 0
+
+
+def progress(folder: Path) -> list[dict[str, str]]:
+    with (folder / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def one_sentence(text: str) -> str:
+    """The message of a failed command: one line that begins with the program's name, and no traceback."""
+    assert "Traceback" not in text, text
+    lines = [line for line in text.strip().splitlines() if line]
+    assert len(lines) == 1 and lines[0].startswith("run.py: "), text
+    return lines[0]
+
+
+# -- the four modes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", [DOT, PONG])
+def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
+    result = run(tmp_path, "train_policy_with_preferences", env_id, "--synthetic_prefs", "--run_name", "a", *TINY)
+    folder = tmp_path / "a"
+    assert policy_steps(folder) >= 2000
+    assert len(answers(folder)) == 20, "the whole budget is used, and no more"
+    assert list((folder / "reward_predictor").glob("step-*.pt"))
+    assert (folder / "curves.png").stat().st_size > 5000
+    for word in ("labels used", "validation accuracy", "true episode reward", str(folder), "curves.png", "policy"):
+        assert word in result.stdout
+    config = json.loads((folder / "config.json").read_text())
+    assert config["config"]["policy"]["n_envs"] == 4 and config["versions"]["torch"]
+    events = {path.parent.name for path in (folder / "events").rglob("events.out*")}
+    assert events == {"a2c", "reward_predictor"}
+
+
+def test_stage_by_stage(tmp_path: Path) -> None:
+    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "labels", *TINY)
+    assert len(answers(tmp_path / "labels")) == 12
+    assert not (tmp_path / "labels" / "policy").exists()
+
+    loading = ("--load_prefs_dir", str(tmp_path / "labels"))
+    run(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", "--n_initial_epochs", "2")
+    assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
+    assert not (tmp_path / "predictor" / "policy").exists()
+
+    train = ("train_policy_with_preferences", DOT, *TINY)
+    predictor = ("--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
+    # Nobody is asked, so no display is needed either.
+    run(tmp_path, *train, *predictor, "--no_gather_prefs", "--run_name", "frozen")
+    assert answers(tmp_path / "frozen") == [] and policy_steps(tmp_path / "frozen") >= 2000
+
+    run(tmp_path, *train, *loading, "--no_gather_prefs", "--run_name", "reused")
+    assert answers(tmp_path / "reused") == answers(tmp_path / "labels")
+    assert policy_steps(tmp_path / "reused") >= 2000
+
+    more = ("--synthetic_prefs", "--run_name", "more", "--load_policy_ckpt_dir", str(tmp_path / "reused"))
+    run(tmp_path, *train, *loading, *more)
+    assert len(answers(tmp_path / "more")) == 20, "the labels loaded count"
+
+
+def test_a_loaded_predictor_asks_nobody(tmp_path: Path) -> None:
+    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "labels", *TINY)
+    loading = ("--load_prefs_dir", str(tmp_path / "labels"))
+    run(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", "--n_initial_epochs", "1")
+    words = ("train_policy_with_preferences", DOT, "--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
+    run(tmp_path, *words, "--million_timesteps", "0.001", "--run_name", "quiet")
+    assert answers(tmp_path / "quiet") == []
+
+
+@pytest.mark.parametrize("env_id", ["EnduroNoFrameskip-v4", "CartPole-v1", "Pendulum-v1"])
+def test_original_rewards(tmp_path: Path, env_id: str) -> None:
+    words = ("train_policy_with_original_rewards", env_id, "--n_envs", "2", "--million_timesteps", "0.001")
+    run(tmp_path, *words, "--run_name", "a", "--algo", "ppo" if env_id == "CartPole-v1" else "a2c")
+    assert policy_steps(tmp_path / "a") >= 1000
+    assert not (tmp_path / "a" / "prefs.db").exists()
+
+
+def test_vector_observations_from_preferences(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", "CartPole-v1", "--synthetic_prefs", *TINY, "--run_name", "a")
+    run(tmp_path, *words)
+    assert len(answers(tmp_path / "a")) == 20
+
+
+def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY)
+    for name in ("a", "b"):
+        run(tmp_path, *words, "--run_name", name)
+    run(tmp_path, *words, "--run_name", "c", "--seed", "1")
+    import torch
+
+    weights = [
+        torch.load(sorted((tmp_path / name / "policy").glob("*.pt"))[-1], weights_only=True)["weights"]
+        for name in ("a", "b", "c")
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
+    choices = [[row[1:] for row in answers(tmp_path / name)] for name in ("a", "b")]
+    assert choices[0] == choices[1]
+
+
+@pytest.mark.slow
+def test_it_gets_better(tmp_path: Path) -> None:
+    """MovingDot from 200 labels, in a third of the usual length: clearly better than acting at random."""
+    words = ("--n_initial_prefs", "150", "--max_prefs", "200", "--million_timesteps", "0.05", "--max_segs", "500")
+    run(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *words)
+    returns = [float(row["episode_return"]) for row in progress(tmp_path / "a") if row["episode_return"] != "nan"]
+    assert returns[-1] > returns[0] + 4, returns
+
+
+# -- stopping and carrying on ------------------------------------------------------------------------------------------
+
+LONG = (*TINY[:-1], "5", "--policy_ckpt_interval", "20")
+
+
+@pytest.mark.parametrize("victim", ["a2c", "reward predictor", "main"])
+def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
+    folder = tmp_path / "a"
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: policy_steps(folder) > 0, process)
+        parts = children(process.pid)
+        assert len(parts) == 2
+        os.kill(process.pid if victim == "main" else parts[victim], signal.SIGKILL)
+        output, _ = process.communicate(timeout=40)
+        if victim != "main":
+            assert process.returncode == 1
+            assert f"the {victim} process was killed by SIGKILL" in output
+        deadline = time.monotonic() + 40
+        while any(alive(pid) for pid in parts.values()):  # nothing is left running
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    steps, stored = policy_steps(folder), answers(folder)
+    assert stored
+    more = str((steps + 3000) / 1e6)
+    run(tmp_path, "--resume", str(folder), "--million_timesteps", more)
+    assert policy_steps(folder) >= steps + 3000, "it goes on from the checkpoint"
+    kept = answers(folder)
+    assert kept[: len(stored)] == stored and len({row[0] for row in kept}) == len(kept)
+
+
+def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: policy_steps(folder) > 0, process)
+        before = policy_steps(folder)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output
+    assert f"python run.py --resume {folder}" in output
+    assert policy_steps(folder) >= before
+
+
+def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: policy_steps(tmp_path / "a") > 0, process)
+        message = one_sentence(run(tmp_path, "--resume", str(tmp_path / "a"), status=2).stderr)
+        assert "in use" in message
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("train_policy", DOT), "no command 'train_policy'"),
+        (("train_policy_with_preferences", "PongNoFrameskip-v5"), "Pong"),
+        (("train_policy_with_preferences", "Pong-ram-v0"), "Pong"),
+        (("train_policy_with_preferences", DOT), "display"),
+        (("gather_initial_prefs", DOT), "--synthetic_prefs"),
+        (("train_policy_with_original_rewards", DOT, "--render_episodes"), "display"),
+        (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--n_envs", "0"), "--n_envs must be 1 or more"),
+        (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--lr", "-1"), "--lr must be"),
+        (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--max_prefs", "3"), "--n_initial_prefs"),
+        (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a/b"), "--run_name"),
+        (("train_policy_with_preferences", DOT, "--no_gather_prefs"), "--load_prefs_dir"),
+        (("pretrain_reward_predictor", DOT), "--load_prefs_dir"),
+        (("pretrain_reward_predictor", DOT, "--load_prefs_dir", "nowhere"), "nowhere"),
+        (("train_policy_with_original_rewards", DOT, "--load_policy_ckpt_dir", "nowhere"), "nowhere does not exist"),
+        (("train_policy_with_preferences", DOT, "--load_reward_predictor_ckpt_dir", "nowhere"), "nowhere"),
+        (("--resume", "nowhere"), "nowhere does not exist"),
+        (("watch", "nowhere"), "nowhere does not exist"),
+        (("show_prefs", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    extra = () if words[0] in ("watch", "show_prefs") else ("--log_dir", str(tmp_path / "runs"))
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *words, *extra],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert expected in one_sentence(result.stderr)
+    assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
+
+
+def test_flags_that_do_not_parse(tmp_path: Path) -> None:
+    for words in (("--n_envs", "many"), ("--n_env", "3")):
+        result = run(tmp_path, "train_policy_with_original_rewards", DOT, *words, status=2)
+        assert "Traceback" not in result.stderr + result.stdout
+
+
+def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path) -> None:
+    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
+    before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    again = run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, status=2)
+    assert "already exists" in one_sentence(again.stderr)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+
+    loading = ("--load_prefs_dir", str(tmp_path / "a"))
+    other = run(tmp_path, "pretrain_reward_predictor", PONG, *loading, status=2)
+    assert DOT in one_sentence(other.stderr)
+
+    (tmp_path / "a" / "prefs.db").write_bytes(b"damaged")
+    broken = run(tmp_path, "pretrain_reward_predictor", DOT, *loading, status=2)
+    one_sentence(broken.stderr)
+
+    (tmp_path / "p" / "policy").mkdir(parents=True)
+    (tmp_path / "p" / "policy" / "step-000000000001.pt").write_bytes(b"damaged")
+    policy = ("--load_policy_ckpt_dir", str(tmp_path / "p"))
+    damaged = run(tmp_path, "train_policy_with_original_rewards", DOT, *policy, status=2)
+    assert "damaged" in one_sentence(damaged.stderr)
+
+
+def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the same failed writes, from the system itself."""
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000));"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    result = subprocess.run(
+        [sys.executable, "-c", script, *words[1:]], capture_output=True, text=True, timeout=DEADLINE, env=environment()
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(r"^run.py: .+", result.stderr, re.M) and "Traceback" not in result.stderr

@@ -1,0 +1,342 @@
+"""Looking at what was learned: a trained agent at play (`watch`), and the answers it learned from (`show_prefs`)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import tyro
+
+import checkpoint
+from a2c.model import Policy
+from envs import EnvInfo, env_info, make_vec_env
+from pref_db import AnswerRow, Choice, PrefDB
+from processes import UserError
+from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
+from video import VIDEO_SUFFIXES, pair_picture, with_reward_plot, write_video
+from viewer import CHOSEN_SIDES, AnswerWindow, DisplayError, EpisodeWindow, open_display
+
+PAUSE_SECONDS = 1.0  # the end of an episode stays on
+PAIR_HOLD_SECONDS = 0.5  # in videos: a pair's last frame and its answer stay on
+MAX_FILMED_PAIRS = 50
+REFRESH_SECONDS = 1 / 60
+ANSWER_WORDS = {"left": "left better", "right": "right better", "equal": "equal", "incomparable": "can't tell"}
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Plays a trained agent, with the predicted reward drawn as it plays."""
+
+    run_or_checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_OR_CHECKPOINT")]
+    """Run folder, its policy folder, or one policy checkpoint (step-*.pt)."""
+    episodes: int = 1
+    """Episodes to play."""
+    output: Path | None = None
+    """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
+    deterministic: bool = False
+    """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""
+    seed: int = 0
+    """Seed of the environment and of the actions."""
+
+
+@dataclass(frozen=True)
+class ShowPrefsConfig:
+    """Steps through a run's comparisons and their answers."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run folder, or its prefs.db."""
+    output: Path | None = None
+    """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
+
+
+def watch_command(arguments: list[str]) -> None:
+    """`run.py watch`: plays episodes in a window at real speed or, without one, into a video, and prints their rewards.
+
+    Raises:
+        UserError, CheckpointError, EnvError, OSError: what was given cannot be played or written.
+    """
+    config = tyro.cli(WatchConfig, prog="run.py watch", args=arguments, use_underscores=True)
+    if config.episodes < 1:
+        raise UserError(f"--episodes must be 1 or more, not {config.episodes}.")
+    if config.seed < 0:
+        raise UserError(f"--seed must be 0 or more, not {config.seed}.")
+    agent = Agent.load(config.run_or_checkpoint)
+    print(f"{agent.info.env_id}, policy of {agent.policy_path}", flush=True)
+    if agent.predictor is None:
+        print(f"{agent.folder} has no reward predictor, so none is drawn.", flush=True)
+    output = video_path(config.output, agent.folder / "watch.mp4")
+    with contextlib.closing(film(agent, config)) as scenes:
+        if output is None:
+            play_in_window(scenes, agent.info)
+        else:
+            write_video(output, (scene.picture for scene in scenes), agent.info.fps)
+            print(f"Video: {output}", flush=True)
+
+
+def show_prefs_command(arguments: list[str]) -> None:
+    """`run.py show_prefs`: shows answered pairs in a window or, without one, in a video and a table.
+
+    Raises:
+        UserError, PrefDBError, OSError: there is nothing to show, or it cannot be read or written.
+    """
+    config = tyro.cli(ShowPrefsConfig, prog="run.py show_prefs", args=arguments, use_underscores=True)
+    path = config.run / "prefs.db" if config.run.is_dir() else config.run
+    with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+        answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
+        if not answers:
+            raise UserError(f"{path} holds no answers yet; gather some with gather_initial_prefs.")
+        output = video_path(config.output, path.parent / "show_prefs.mp4")
+        visible = answers_with_pictures(answers)
+        if visible and output is None:
+            step_through(visible, len(answers), f"Answers about {db.env_id}")
+            return
+        print_table(answers)
+        if visible and output is not None:
+            write_video(output, film_of_pairs(visible[-MAX_FILMED_PAIRS:], len(answers)), visible[0].fps)
+            print(f"Video of the newest {len(visible[-MAX_FILMED_PAIRS:])}: {output}", flush=True)
+        else:
+            print(f"The segments of {db.env_id} hold numbers and no clips, so there is nothing more to show.")
+
+
+def video_path(output: Path | None, default: Path) -> Path | None:
+    """Where to write a video; None if a window can be opened and no file was asked for.
+
+    Raises:
+        UserError: a file that cannot be made.
+    """
+    if output is None:
+        try:
+            open_display()
+        except DisplayError:
+            print("No window can be opened here, so a video is written.", flush=True)
+        else:
+            return None
+    path = output or default
+    if path.suffix.lower() not in VIDEO_SUFFIXES:
+        raise UserError(f"--output {path} is no video name; end it in .mp4 or .gif.")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path} is in a folder that does not exist; make {path.parent} first.")
+    return unused(path)
+
+
+def unused(path: Path) -> Path:
+    """The path, or with -2, -3, ... before its suffix if there is such a file."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained policy and, where its run has one, the reward predictor."""
+
+    info: EnvInfo
+    policy: Policy
+    predictor: RewardPredictor | None
+    policy_path: Path
+    folder: Path  # the run's, or the one that holds the checkpoint
+
+    @classmethod
+    def load(cls, place: Path) -> Agent:
+        """Reads a run folder, its policy folder, or a policy checkpoint.
+
+        Raises:
+            CheckpointError: there is no policy, or one that cannot be used.
+        """
+        path = checkpoint.find(place, "policy")
+        folder = path.parent.parent if path.parent.name == "policy" else path.parent
+        state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
+        info = env_info(state["env_id"])
+        policy = Policy(info, state["network"])
+        checkpoint.fill(policy, state["weights"], path)
+        return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
+
+
+def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
+    """The newest reward predictor of a folder; None if it holds none.
+
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    if not checkpoint.list_checkpoints(folder):
+        return None
+    path = checkpoint.find(folder, "reward_predictor")
+    state = checkpoint.load(path, kind="reward_predictor", env_id=info.env_id)
+    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    predictor = RewardPredictor(inputs, PredictorConfig(**state["config"]))
+    checkpoint.fill(predictor, state["weights"], path)
+    return predictor
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One agent step as people see it."""
+
+    picture: np.ndarray  # (H, W, 3) uint8, with the plot if there is a predictor
+    caption: str
+    ends_episode: bool
+
+
+def film(agent: Agent, config: WatchConfig) -> Generator[Scene]:
+    """Plays the episodes, step by step as scenes are asked for; prints each episode's rewards at its end."""
+    torch.manual_seed(config.seed)
+    env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1)
+    try:
+        for episode in range(1, config.episodes + 1):
+            observations, _ = env.reset()
+            true: list[float] = []
+            predicted: list[float] = []
+            done = False
+            while not done:
+                actions = agent.policy.act(observations, deterministic=config.deterministic)[0]
+                picture = env.watch()[0].copy()
+                if agent.predictor is not None:
+                    predicted.append(float(agent.predictor.reward(observations, actions)[0]))
+                    picture = with_reward_plot(picture, predicted, caption="predicted reward")
+                observations, rewards, terminated, truncated, _ = env.step(actions)
+                true.append(float(rewards[0]))
+                done = bool(terminated[0] or truncated[0])
+                caption = f"episode {episode}/{config.episodes}  ·  step {len(true)}  ·  true reward {sum(true):g}"
+                yield Scene(picture, caption, done)
+            print(f"Episode {episode}: {summary(true, predicted)}", flush=True)
+    finally:
+        env.close()
+
+
+def summary(true: Sequence[float], predicted: Sequence[float]) -> str:
+    """One line on an episode's rewards; `predicted` is empty without a predictor."""
+    text = f"{len(true)} steps, true reward {sum(true):g}"
+    if not predicted:
+        return text
+    text += f", predicted reward {sum(predicted):.2f}"
+    constant = [name for name, rewards in (("true", true), ("predicted", predicted)) if np.ptp(rewards) == 0]
+    if constant:
+        return f"{text}, no correlation, as the {constant[0]} reward never changed"
+    return f"{text}, correlation {np.corrcoef(true, predicted)[0, 1]:+.2f} over its steps"
+
+
+def play_in_window(scenes: Iterator[Scene], info: EnvInfo) -> None:
+    """Shows scenes at real speed until they end or the window is closed."""
+    window = EpisodeWindow(f"Watching {info.env_id}")
+    try:
+        due = time.monotonic()
+        for scene in scenes:
+            if closed_before(window, due):
+                return
+            window.show_frame(scene.picture, scene.caption)
+            # A slow machine plays slower; it does not hurry later to make up for it.
+            due = max(due + 1 / info.fps, time.monotonic()) + PAUSE_SECONDS * scene.ends_episode
+        closed_before(window, due)
+    finally:
+        window.close()
+
+
+def closed_before(window: EpisodeWindow, due: float) -> bool:
+    """Keeps the window alive until a time of the monotonic clock; True as soon as it is closed."""
+    while "close" not in window.tick():
+        left = due - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, REFRESH_SECONDS))
+    return True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stored answer; segments are read when asked for and not kept, since there may be thousands."""
+
+    number: int
+    row: AnswerRow
+    db: PrefDB
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Ids of the segments on the left and on the right."""
+        return (self.row.b, self.row.a) if self.row.flip else (self.row.a, self.row.b)
+
+    @property
+    def side(self) -> str:
+        """The answer as a key of ANSWER_WORDS."""
+        if self.row.choice in (Choice.A, Choice.B):
+            return "left" if (self.row.choice == Choice.A) != self.row.flip else "right"
+        return self.row.choice.value
+
+    @property
+    def time(self) -> str:
+        return f"{datetime.fromtimestamp(self.row.answered_at):%Y-%m-%d %H:%M}"
+
+    @property
+    def fps(self) -> float:
+        return self.db.stored_segment(self.row.a).fps
+
+    def caption(self, n_answers: int) -> str:
+        words = ANSWER_WORDS[self.side]
+        return f"{self.number}/{n_answers}  answer: {words}, by {self.row.teacher}, {self.time}"
+
+    def clips(self) -> tuple[np.ndarray, np.ndarray]:
+        """(T, H, W, 3) uint8 of the left and the right segment."""
+        left, right = (self.db.segment(segment_id).frames() for segment_id in self.shown)
+        return left, right
+
+    def true_rewards(self) -> tuple[float, float]:
+        """Sums over the left and the right segment."""
+        left, right = (self.db.stored_segment(segment_id).decode().rewards.sum() for segment_id in self.shown)
+        return float(left), float(right)
+
+    def has_clips(self) -> bool:
+        """Whether both segments have pictures to show."""
+        segments = (self.db.segment(segment_id) for segment_id in self.shown)
+        return all(segment.is_pixels or segment.view is not None for segment in segments)
+
+
+def answers_with_pictures(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Those that can be shown. All are, where observations are pictures; of vectors, those with a clip for people."""
+    if answers[0].db.segment(answers[0].row.a).is_pixels:
+        return answers
+    return [answer for answer in answers if answer.has_clips()]
+
+
+def step_through(answers: Sequence[Answer], n_answers: int, title: str) -> None:
+    """Shows one answer after the other in a window, on and back by key, until it is closed."""
+    window = AnswerWindow(title)
+    try:
+        index, shown = 0, -1
+        while True:
+            if index != shown:
+                answer, shown = answers[index], index
+                window.show(*answer.clips(), answer.fps, answer.caption(n_answers), answer.side)
+            for key in window.tick():
+                if key == "close":
+                    return
+                index = min(max(index + (1 if key == "next" else -1), 0), len(answers) - 1)
+            time.sleep(REFRESH_SECONDS)
+    finally:
+        window.close()
+
+
+def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndarray]:
+    """Each pair once, the shorter clip holding its last frame, with the answer below."""
+    for answer in answers:
+        left, right = answer.clips()
+        n_frames = max(len(left), len(right))
+        for i in range(n_frames + round(PAIR_HOLD_SECONDS * answer.fps)):
+            frames = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
+            yield pair_picture(*frames, CHOSEN_SIDES[answer.side], caption=answer.caption(n_answers))
+
+
+def print_table(answers: Sequence[Answer]) -> None:
+    """A line for each answer, with the true rewards that nobody saw who gave it."""
+    print(f"{'number':>6}  {'teacher':<12} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
+    for answer in answers:
+        left, right = answer.true_rewards()
+        words = ANSWER_WORDS[answer.side]
+        print(f"{answer.number:>6}  {answer.row.teacher:<12} {words:<12} {left:>12g} {right:>12g}  {answer.time}")
