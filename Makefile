@@ -5,7 +5,7 @@ PYTHON ?=
 PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PIPENV_VERSION := 2026.10.3
 # Debian's names of what the tests of the clip window use: an X server, software OpenGL, a keyboard.
-WINDOW_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa xdotool
+WINDOW_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa xdotool imagemagick
 DEMO := train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
 # .venv holds the project's packages; pipenv and what it needs stay apart from them in .tools.
@@ -25,8 +25,8 @@ demo: $(READY) ## teach the moving dot from a synthetic teacher's preferences, w
 	@$(VENV_PYTHON) run.py $(DEMO) --run_name "demo-$$(date +%Y%m%d-%H%M%S)"
 
 test: $(READY) ## run the tests
-	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null || { \
-	    echo "Xvfb or xdotool is missing, so the window tests will be skipped; on Debian they want:"; \
+	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null || { \
+	    echo "Xvfb, xdotool or ImageMagick is missing, so the window tests will be skipped; on Debian they want:"; \
 	    echo "    apt-get install $(WINDOW_PACKAGES)"; }
 	@$(VENV_PYTHON) -m pytest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import sys
@@ -15,6 +16,8 @@ import numpy as np
 
 from channels import Channels, drain
 from pref_db import Choice, Comparison, Label, PrefDB, Segment
+
+log = logging.getLogger("run")
 
 # Labels so far follow n(T) = n0 + (N - n0) ln(1 + T/c) / ln(1 + Tmax/c), the paper's rate c / (T + c) summed up.
 # Both of its domains have c = Tmax / 10: 2M of 20M steps on MuJoCo, 5M of 50M on Atari (appendix A).
@@ -99,28 +102,36 @@ class TerminalLines:
     """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines: deque[str | None] = deque()  # None: the end of the input
+        self._typed_by_hand = stream.isatty()
         # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
         threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
 
     def _read(self, stream: IO[str]) -> None:
         for line in stream:
-            self._lines.put(line)
-        self._lines.put(None)
+            self._lines.append(line)
+        self._lines.append(None)
 
-    def next(self) -> str | None:
-        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed."""
-        while True:
-            try:
-                line = self._lines.get_nowait()
-            except queue.Empty:
+    def next(self, *, asked: bool) -> str | None:
+        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed.
+
+        While nothing is asked, what a person types is no answer, and the lines of a script wait.
+        """
+        while self._lines:
+            line = self._lines[0]
+            if line is not None and not asked and not self._typed_by_hand:
                 return None
+            self._lines.popleft()
             if line is None:
                 return Action.END
             answer = ANSWERS.get(line.strip().lower())
-            if answer is not None:
+            if answer is None:
+                print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
+            elif asked or answer == Action.UNDO:
                 return answer
-            print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
+            else:
+                print("There is no pair to answer yet.", flush=True)
+        return None
 
 
 class PersonTeacher:
@@ -142,7 +153,7 @@ class PersonTeacher:
         if answer == "close":
             return Action.END
         if answer is None and not self._typed_nothing_more:
-            answer = self.lines.next()
+            answer = self.lines.next(asked=comparison is not None)
             if answer == Action.END:
                 self._typed_nothing_more = True
                 return Action.END
@@ -284,6 +295,7 @@ class PrefInterface:
         answer = self.teacher.poll(self.current, self.status())
         if answer == Action.END:
             self.ended = True
+            log.info("Labelling has ended")
             print("Labelling has ended; training goes on. Ctrl-C ends it.", flush=True)
         elif answer == Action.UNDO:
             self._undo()
@@ -314,6 +326,8 @@ class PrefInterface:
     def _deliver(self, labels: list[Label | None]) -> None:
         """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
         self.n_labels = self.db.n_labels()
+        if self.channels.labels is None:
+            return  # no trainer in this run
         for label in labels:
             while label is not None and not self.channels.stop.is_set():
                 try:

@@ -30,9 +30,9 @@ os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 import gymnasium
 import numpy as np
-import watch
 
 import progress as progress_module
+import watch
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
@@ -93,6 +93,7 @@ class Run:
         config = self.config
         if config.uses_preferences:
             self._open_store()
+            self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
         if gathers(self.config):
             self._build_interface()
         if config.render_episodes and config.mode != "pretrain_reward_predictor":
@@ -145,9 +146,8 @@ class Run:
         self.local.append(self.interface)
 
     def _build_trainer(self) -> None:
-        """The trainer, or the board alone where a loaded predictor stays as it is."""
+        """The trainer, which leaves as soon as there is nothing to train."""
         config = self.config
-        self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
         freeze = not gathers(self.config)
         arguments: dict[str, Any] = {
             "inputs": self.predictor_inputs,
@@ -173,12 +173,7 @@ class Run:
 
     def _build_worker(self) -> None:
         config = self.config
-        spec = None
-        if config.uses_preferences:
-            board = self.board or WeightsBoard(
-                RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context
-            )
-            spec = PredictorCopySpec(self.predictor_inputs, config.predictor, board)
+        spec = PredictorCopySpec(self.predictor_inputs, config.predictor, self.board) if self.board else None
         arguments: dict[str, Any] = {
             "env_id": config.env_id,
             "config": config.policy,
@@ -221,8 +216,7 @@ class Run:
             self._read_reports(progress)
         finally:
             progress.close()
-        for part in self.local:
-            part.close()
+        self.close()
         progress_module.draw_curves(self.path, f"{self.config.mode} {self.config.env_id}, seed {self.config.seed}")
         spec = gymnasium.spec(self.config.env_id)
         solved_at = spec.reward_threshold if self.config.trains_policy else None
@@ -252,8 +246,8 @@ class Run:
     def close(self) -> None:
         """Ends everything in order; may be called twice."""
         self.children.stop()
-        for part in self.local:
-            part.close()
+        while self.local:
+            self.local.pop().close()
         if self.episode_window is not None:
             self.episode_window.close()
 
@@ -283,6 +277,12 @@ def train(config: RunConfig) -> int:
         print(f"run.py: {error}", file=sys.stderr)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
+        return FAILURE
+    except Exception as error:  # a mistake of ours: its traceback belongs in the log, not on the user's screen
+        log.exception("unexpected error")
+        print(f"run.py: {type(error).__name__}: {error}; the details are in {path / 'log.txt'}.", file=sys.stderr)
+        if config.debug:
+            raise
         return FAILURE
     finally:
         run.close()
@@ -316,11 +316,7 @@ def gathers(config: RunConfig) -> bool:
     )
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    **{mode: lambda arguments: train(parse(arguments)) for mode in MODES},
-    "watch": lambda arguments: watch.watch_command(arguments[1:]),
-    "show_prefs": lambda arguments: watch.show_prefs_command(arguments[1:]),
-}
+COMMANDS = (*MODES, "watch", "show_prefs", "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
   train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
@@ -347,13 +343,17 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else USER_ERROR
     try:
         command = arguments[0]
-        if command == "--resume":
-            return train(parse(arguments))
         if command not in COMMANDS:
             close = difflib.get_close_matches(command, COMMANDS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(COMMANDS)}."
             raise UserError(f"there is no command '{command}'; {hint}")
-        return COMMANDS[command](arguments)
+        if command == "watch":
+            watch.watch_command(arguments[1:])
+        elif command == "show_prefs":
+            watch.show_prefs_command(arguments[1:])
+        else:
+            return train(parse(arguments))
+        return 0
     except USER_ERRORS as error:
         if debug:
             traceback.print_exc()

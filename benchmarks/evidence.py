@@ -97,7 +97,7 @@ def readme() -> None:
         commands.append(
             f"| {path.stem} | `{' '.join(words)}` | {result['git_revision'][:12]} | {result['config']['seed']} |"
         )
-    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed is the median over the policy phase, with the X
+    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, trainer running."
     _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
     table = "\n".join(line.replace("(results/", "(") for line in lines)
     head = "| result | command | commit | seed |\n|---|---|---|---|"

@@ -197,7 +197,7 @@ def test_the_fast_copy_follows_the_weights(fast_policies: Callable[[], Policy]) 
     assert 0 < error(policy) < 0.05  # rounded to bfloat16, and the same otherwise
     with torch.no_grad():
         for param in policy.body.parameters():
-            param.add_(0.02)
+            param.mul_(1.1)
     assert error(policy) > 0.1
     policy.refresh()
     assert error(policy) < 0.05
@@ -220,7 +220,7 @@ def test_gradients_of_the_fast_copy_reach_the_float32_weights_once(fast_policies
     torch.manual_seed(0)
     policy = fast_policies()
     params = list(policy.parameters())
-    expected = torch.autograd.grad(sum(float32_outputs(policy)[1]), params, allow_unused=True)
+    expected = torch.autograd.grad(float32_outputs(policy)[1].sum(), params, allow_unused=True)
     for _ in range(2):  # the second time nothing of the first is left
         policy.zero_grad()
         policy(pixels())[1].sum().backward()

@@ -88,9 +88,7 @@ def test_a_truncated_episode_is_worth_more_than_a_terminated_one_by_its_last_val
     terminated, truncated = np.zeros((2, 3, 2), np.bool_)
     truncated[0, 0] = terminated[0, 1] = True
     values = np.array([[2, 2], [8, 8], [100, 100]], np.float32)  # step 1 shows the last observation, then resets
-    result = advantages(
-        one, values, np.zeros(2, np.float32), terminated, truncated, gamma=0.5, gae_lambda=1.0
-    )
+    result = advantages(one, values, np.zeros(2, np.float32), terminated, truncated, gamma=0.5, gae_lambda=1.0)
     assert result[0].tolist() == [1 + 0.5 * 8 - 2, 1 - 2]
 
 

@@ -2,18 +2,21 @@
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 from a2c.update import MAX_GRAD_NORM, Batch, RMSProp, a2c_update, make_optimizer, ppo_update
 from envs import EnvInfo
+
+Update = Callable[[Policy, Optimizer, Batch, PolicyConfig], dict[str, float]]
 
 SIZE = 12
 ONE_PASS = PolicyConfig(algo="ppo", ppo_epochs=1, ppo_minibatches=1)
@@ -150,7 +153,7 @@ def test_the_first_pass_of_ppo_is_a2c_with_normalised_advantages() -> None:
 
 
 @pytest.mark.parametrize("update", [a2c_update, ppo_update])
-def test_decisions_of_resetting_environments_change_nothing(update) -> None:  # type: ignore[no-untyped-def]
+def test_decisions_of_resetting_environments_change_nothing(update: Update) -> None:
     """The update is that of the batch without them, whatever they hold."""
     valid = torch.ones(SIZE)
     valid[[2, 7, 11]] = 0
@@ -171,7 +174,7 @@ def test_decisions_of_resetting_environments_change_nothing(update) -> None:  # 
 
 
 @pytest.mark.parametrize("update", [a2c_update, ppo_update])
-def test_a_batch_without_one_valid_decision_keeps_the_policy_finite(update) -> None:  # type: ignore[no-untyped-def]
+def test_a_batch_without_one_valid_decision_keeps_the_policy_finite(update: Update) -> None:
     policy = new_policy()
     batch = replace(random_batch(policy), valid=torch.zeros(SIZE))
     before = flat(policy)
@@ -202,6 +205,6 @@ def test_the_policy_learns_which_action_pays(algo: str) -> None:
         batch = Batch(observations, actions, log_probs, rewards - values, rewards, torch.ones(64))
         update(policy, optimizer, batch, config)
     observations = torch.randn(500, 3)
-    actions, _, values = policy.act(observations.numpy())
-    assert np.mean(actions == (observations[:, 0] > 0).numpy()) > 0.9
-    assert float(np.mean(values)) > 0.6  # a coin would earn 0.5
+    chosen, _, valued = policy.act(observations.numpy())
+    assert np.mean(chosen == (observations[:, 0] > 0).numpy()) > 0.9
+    assert float(np.mean(valued)) > 0.6  # a coin would earn 0.5

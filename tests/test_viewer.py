@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from display import display, focus, screenshot, xdotool
 
 import viewer
+from tests.display import display, focus, screenshot, xdotool
 from viewer import AnswerWindow, ClipWindow, EpisodeWindow
 
 __all__ = ["display"]  # a fixture: pytest finds it by name
@@ -256,7 +256,7 @@ class Decoded(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self.n_frames
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: Any) -> Any:
         self.asked.add(index)
         return clip(1, RED, (210, 160))[0]
 

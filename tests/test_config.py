@@ -1,0 +1,279 @@
+"""The command line: tuned defaults, flags, resumed settings, and what cannot work."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import checkpoint
+from a2c.config import PPO_DEFAULTS, PolicyConfig
+from checkpoint import CheckpointError
+from config import MODES, RunConfig, parse
+from envs import EnvError, env_info
+from pref_interface import PrefsConfig
+from processes import UserError
+from reward_predictor import PredictorConfig
+from run_folder import RunFolder, read_config
+
+TRAIN = "train_policy_with_preferences"
+DOT, CARTPOLE, PONG = "MovingDotNoFrameskip-v0", "CartPole-v1", "PongNoFrameskip-v4"
+
+
+def train(env_id: str, *flags: str, mode: str = TRAIN) -> RunConfig:
+    return parse([mode, env_id, *flags])
+
+
+def settings(config: RunConfig) -> dict[str, Any]:
+    """All settings by flag name."""
+    flat = config.as_dict()
+    return {**flat, **flat["prefs"], **flat["predictor"], **flat["policy"]}
+
+
+def test_an_environment_without_tuning_has_the_papers_defaults() -> None:
+    config = train(CARTPOLE)
+    assert (config.prefs, config.predictor, config.policy) == (PrefsConfig(), PredictorConfig(), PolicyConfig())
+
+
+def test_tuned_settings_are_the_defaults_of_their_environment() -> None:
+    tuned = env_info(DOT).tuned
+    assert tuned
+    given = settings(train(DOT))
+    assert {name: given[name] for name in tuned} == tuned
+
+
+def test_a_flag_overrides_a_tuned_setting() -> None:
+    config = train(
+        DOT, "--lr", "0.5", "--ensemble_size", "4", "--max_prefs", "777", "--no_reward_predictor_uses_actions"
+    )
+    assert (config.policy.lr, config.predictor.ensemble_size, config.prefs.max_prefs) == (0.5, 4, 777)
+    assert not config.predictor.reward_predictor_uses_actions
+    assert config.prefs.n_initial_prefs == env_info(DOT).tuned["n_initial_prefs"]
+
+
+def test_a_flag_overrides_a_tuned_setting_with_the_papers_own_value() -> None:
+    assert train(DOT, "--ensemble_size", str(PredictorConfig().ensemble_size)).predictor.ensemble_size == 3
+    assert train(PONG, "--algo", "ppo", "--n_steps", str(PolicyConfig().n_steps)).policy.n_steps == 5
+
+
+def test_ppo_has_defaults_of_its_own() -> None:
+    policy = train(PONG, "--algo", "ppo").policy
+    assert policy == replace(PolicyConfig(algo="ppo"), **PPO_DEFAULTS)  # type: ignore[arg-type]
+    assert train(PONG, "--algo", "ppo", "--lr", "0.5").policy.lr == 0.5
+
+
+def test_every_mode_is_accepted_and_flags_are_spelled_either_way() -> None:
+    for mode in MODES:
+        config = parse(
+            [mode, CARTPOLE, "--n-envs", "3", "--n_steps", "7", "--load-prefs-dir", "there", "--synthetic-prefs"]
+        )
+        assert (config.mode, config.env_id) == (mode, CARTPOLE)
+        assert (config.policy.n_envs, config.policy.n_steps) == (3, 7)
+        assert config.prefs.load_prefs_dir == "there" and config.prefs.synthetic_prefs
+
+
+def test_flags_may_stand_before_the_environment() -> None:
+    assert parse([TRAIN, "--synthetic_prefs", "--seed", "5", DOT]) == train(DOT, "--synthetic_prefs", "--seed", "5")
+    with pytest.raises(UserError):
+        parse([TRAIN, "--n_envs", "0", CARTPOLE])
+
+
+def test_help_shows_the_tuned_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        train(DOT, "--help")
+    output = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert left.value.code == 0
+    assert "--lr " in output and f"(default: {env_info(DOT).tuned['lr']})" in output
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], [TRAIN], ["play", CARTPOLE], [TRAIN, CARTPOLE, "--seed", "x"], [TRAIN, CARTPOLE, "-q"]]
+)
+def test_a_line_that_cannot_be_read_ends_with_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse(arguments)
+    assert left.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out + captured.err
+
+
+# Loading what another run has made
+
+
+def predictor_checkpoint(folder: Path) -> str:
+    """A run folder with a predictor that was not trained with the default settings."""
+    config = {"reward_predictor_network": "feature_points", "ensemble_size": 2, "dropout": 0.25}
+    checkpoint.save(folder / "reward_predictor", 5, {"kind": "reward_predictor", "env_id": PONG, "config": config})
+    return str(folder)
+
+
+def test_a_loaded_predictor_is_built_as_it_was_trained_and_asks_for_nothing(tmp_path: Path) -> None:
+    place = predictor_checkpoint(tmp_path)
+    config = train(PONG, "--load_reward_predictor_ckpt_dir", place)
+    assert (config.prefs.n_initial_prefs, config.prefs.gather_prefs) == (0, False)
+    assert config.predictor == replace(
+        PredictorConfig(),
+        reward_predictor_network="feature_points",
+        ensemble_size=2,
+        dropout=0.25,
+        load_reward_predictor_ckpt_dir=place,
+    )
+    assert train(PONG, "--load_reward_predictor_ckpt_dir", place, "--gather_prefs").prefs.gather_prefs
+
+
+@pytest.mark.parametrize("max_prefs", [700, PrefsConfig().max_prefs])
+def test_a_loaded_predictor_is_trained_on_if_a_number_of_labels_is_given(tmp_path: Path, max_prefs: int) -> None:
+    place = predictor_checkpoint(tmp_path)
+    prefs = train(PONG, "--load_reward_predictor_ckpt_dir", place, "--max_prefs", str(max_prefs)).prefs
+    assert (prefs.n_initial_prefs, prefs.gather_prefs, prefs.max_prefs) == (0, True, max_prefs)
+
+
+def test_a_loaded_policy_is_built_as_it_was_trained(tmp_path: Path) -> None:
+    state = {"kind": "policy", "env_id": PONG, "network": "feature_points"}
+    checkpoint.save(tmp_path / "policy", 5, state)
+    assert train(PONG, "--load_policy_ckpt_dir", str(tmp_path)).policy.policy_network == "feature_points"
+
+
+@pytest.mark.parametrize("flag", ["--load_policy_ckpt_dir", "--load_reward_predictor_ckpt_dir"])
+def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(CheckpointError, match="does not exist"):
+        train(PONG, flag, str(tmp_path / "nowhere"))
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        train(PONG, flag, str(tmp_path))
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("n_envs", "0"),
+        ("n_steps", "0"),
+        ("ppo_epochs", "0"),
+        ("ppo_minibatches", "-1"),
+        ("policy_ckpt_interval", "0"),
+        ("log_interval", "0"),
+        ("lr_zero_million_timesteps", "-1"),
+        ("ent_coef", "-0.1"),
+        ("ent_coef", "nan"),
+        ("ensemble_size", "0"),
+        ("n_initial_epochs", "0"),
+        ("labels_per_step", "-1"),
+        ("label_batch_size", "0"),
+        ("reward_predictor_ckpt_interval", "0"),
+        ("n_initial_prefs", "-1"),
+        ("max_prefs", "-1"),
+        ("max_segs", "1"),
+        ("seed", "-1"),
+        ("million_timesteps", "0"),
+        ("million_timesteps", "inf"),
+        ("lr", "0"),
+        ("lr", "nan"),
+        ("reward_predictor_learning_rate", "-1"),
+        ("reward_std", "0"),
+        ("gamma", "1.01"),
+        ("gae_lambda", "-0.1"),
+        ("dropout", "1"),
+        ("run_name", "a/b"),
+        ("run_name", ""),
+        ("run_name", ".."),
+    ],
+)
+def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        train(CARTPOLE, f"--{flag}={value}")
+    message = str(caught.value)
+    assert message.startswith(f"--{flag} must ") and message.endswith(".") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "reason"),
+    [
+        (TRAIN, ["--max_prefs", "499"], "n_initial_prefs 500"),
+        (TRAIN, ["--no_gather_prefs"], "nothing to learn from"),
+        (TRAIN, ["--algo", "ppo", "--n_envs", "1", "--n_steps", "3"], "ppo_minibatches"),
+        ("pretrain_reward_predictor", [], "load_prefs_dir"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str], reason: str) -> None:
+    with pytest.raises(UserError) as caught:
+        train(CARTPOLE, *flags, mode=mode)
+    message = str(caught.value)
+    assert reason in message and message.endswith(".") and "\n" not in message
+
+
+def test_a_synthetic_teacher_that_would_never_start_is_refused() -> None:
+    """Its labels follow the policy's steps, and the policy waits for the first of them."""
+    with pytest.raises(UserError, match="n_initial_prefs"):
+        train(CARTPOLE, "--synthetic_prefs", "--n_initial_prefs", "0")
+
+
+def test_an_unknown_environment_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(EnvError, match="PongNoFrameskip-v4"):
+        train("PongNoFrameskip-v5")
+
+
+# The run folder and --resume
+
+
+def make_run(log_dir: Path, *flags: str) -> Path:
+    config = train(DOT, *flags, "--log_dir", str(log_dir), "--run_name", "one")
+    RunFolder.create(config.run_path(), config.as_dict()).close()
+    return config.run_path()
+
+
+def test_resuming_restores_every_setting(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "--lr", "0.25", "--synthetic_prefs", "--seed", "9", "--n_initial_prefs", "3")
+    config = parse(["--resume", str(path)])
+    assert replace(config, resume=None) == RunConfig.from_dict(read_config(path))
+    assert (config.policy.lr, config.prefs.synthetic_prefs, config.seed, config.prefs.n_initial_prefs) == (
+        0.25,
+        True,
+        9,
+        3,
+    )
+    assert config.run_path() == path
+    assert parse([TRAIN, DOT, "--resume", str(path)]) == config
+
+
+def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "--lr", "0.25")
+    config = parse(["--resume", str(path), "--million_timesteps", "2"])
+    assert (config.policy.million_timesteps, config.policy.lr) == (2, 0.25)
+
+
+def test_resuming_as_something_else_is_refused(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    for words in ([TRAIN, CARTPOLE], ["train_policy_with_original_rewards", DOT]):
+        with pytest.raises(UserError, match=f"{TRAIN} {DOT}"):
+            parse([*words, "--resume", str(path)])
+
+
+def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="does not exist"):
+        parse(["--resume", str(tmp_path / "nowhere")])
+    with pytest.raises(UserError, match="no run folder"):
+        parse(["--resume", str(tmp_path / "empty")])
+    for damage in ("{", "[]", "{}", '{"config": 3}', '{"config": {}}', '{"config": {"mode": "x", "colour": 1}}'):
+        (path / "config.json").write_text(damage)
+        with pytest.raises(UserError, match=r"\.$"):
+            parse([TRAIN, DOT, "--resume", str(path)])
+
+
+def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    before = (path / "config.json").read_bytes()
+    with pytest.raises(UserError, match="already exists"):
+        make_run(tmp_path, "--seed", "3")
+    assert (path / "config.json").read_bytes() == before
+    folder = RunFolder.resume(path)
+    try:
+        with pytest.raises(UserError, match="in use"):
+            RunFolder.resume(path)
+    finally:
+        folder.close()
+    RunFolder.resume(path).close()

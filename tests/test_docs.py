@@ -1,0 +1,36 @@
+"""The README, the flags and the commands say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from config import RunConfig
+from run import COMMANDS
+from watch import ShowPrefsConfig, WatchConfig
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def flags(config: object) -> set[str]:
+    """Names of all flags of a config, those of its parts included."""
+    names = set()
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name, None)
+        names |= flags(value) if dataclasses.is_dataclass(value) else {field.name}
+    return names
+
+
+def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
+    training = flags(RunConfig("gather_initial_prefs", "CartPole-v1")) - {"mode", "env_id"}
+    viewing = {field.name for part in (WatchConfig, ShowPrefsConfig) for field in dataclasses.fields(part)}
+    documented = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z_]*)\b(?!-)", README)}
+    documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
+    assert training <= documented, f"not in the README: {sorted(training - documented)}"
+    assert documented <= training | viewing, f"in the README, but no flag: {sorted(documented - training - viewing)}"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for command in COMMANDS:
+        assert f"`{command} " in README, command

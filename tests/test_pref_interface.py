@@ -1,0 +1,449 @@
+"""Which pairs are asked, who answers, and that every answer is stored and sent on."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channels import SEGMENT_QUEUE_SIZE, Channels, drain
+from pref_db import Choice, Comparison, Label, PrefDB, Segment
+from pref_interface import PersonTeacher, PrefInterface, PrefsConfig, SyntheticTeacher, labels_due
+
+ENV_ID, LENGTH = "Test-v0", 3
+PATIENCE_SECONDS = 20
+
+
+def segment(seed: int, rewards: tuple[float, ...] = (0.0, 1.0, 0.0)) -> Segment:
+    """A short clip of small random frames."""
+    frames = np.random.default_rng(seed).integers(0, 256, (len(rewards) + 3, 8, 8), dtype=np.uint8)
+    actions = np.zeros(len(rewards), np.int64)
+    return Segment(ENV_ID, frames, actions, np.array(rewards, np.float32), 4, policy_step=0, seed=seed, fps=15.0)
+
+
+def step_until(interface: PrefInterface, done: Callable[[], bool]) -> None:
+    """Steps until `done`; what is typed arrives through a thread of its own."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < deadline, "nothing came of it"
+        interface.step()
+
+
+# The schedule
+
+
+@pytest.mark.parametrize(("n_initial", "n_total"), [(500, 5500), (0, 700), (250, 500)])
+def test_labels_come_at_the_papers_rate(n_initial: int, n_total: int) -> None:
+    """The rate falls as c / (T + c) with c = Tmax / 10: 5M of 50M steps (appendix A.2); here it is summed up."""
+    max_steps, c, parts = 50e6, 5e6, 20_000
+    steps = (np.arange(parts) + 0.5) * max_steps / parts
+    share = np.cumsum(c / (steps + c)) / np.sum(c / (steps + c))
+    for part in range(999, parts, 1000):
+        expected = n_initial + (n_total - n_initial) * share[part]
+        assert labels_due((part + 1) * max_steps / parts, max_steps, n_initial, n_total) == pytest.approx(
+            expected, abs=1.1
+        )
+
+
+def test_labels_due_start_at_the_initial_ones_and_end_at_all() -> None:
+    assert labels_due(0, 1000, 500, 5500) == 500
+    assert labels_due(1000, 1000, 500, 5500) == labels_due(5000, 1000, 500, 5500) == 5500
+    due = [labels_due(steps, 1000, 500, 5500) for steps in range(1001)]
+    assert all(0 <= later - earlier < 60 for earlier, later in itertools.pairwise(due))
+
+
+# The synthetic teacher
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ((1.0, 0.0, 0.0), (0.0, 0.0, 0.5), Choice.A),
+        ((-3.0, 0.0, 0.0), (0.0, -1.0, 0.0), Choice.B),
+        ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1), Choice.EQUAL),
+        ((1.0, 1.0), (0.5, 0.5, 0.5), Choice.A),
+    ],
+)
+def test_the_synthetic_teacher_prefers_the_higher_sum(
+    a: tuple[float, ...], b: tuple[float, ...], expected: Choice
+) -> None:
+    for flip in (False, True):
+        assert SyntheticTeacher().poll(Comparison(segment(1, a), segment(2, b), flip)) == expected
+    assert SyntheticTeacher().poll(None) is None
+
+
+class Ring:
+    """A store and queues without a trainer; interfaces are closed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "prefs.db"
+        PrefDB.create(self.path, ENV_ID, LENGTH).close()
+        self.channels = Channels.create(synchronous=True, take_turns=False)
+        self.interfaces: list[PrefInterface] = []
+        self.segments = (segment(seed, (float(seed), 0.0, 0.0)) for seed in itertools.count())
+
+    def interface(
+        self, teacher: Any = None, *, n_initial: int = 0, goal: int = 100, max_segs: int = 10, annealed_over: float = 0
+    ) -> PrefInterface:
+        interface = PrefInterface(
+            PrefDB.open(self.path),
+            teacher or SyntheticTeacher(),
+            self.channels,
+            PrefsConfig(n_initial_prefs=n_initial, max_prefs=goal, max_segs=max_segs),
+            seed=0,
+            goal=goal,
+            annealed_over=annealed_over,
+        )
+        self.interfaces.append(interface)
+        return interface
+
+    def act(self, n: int) -> None:
+        """What the policy does: new segments."""
+        for one in itertools.islice(self.segments, n):
+            self.channels.segments.put_nowait(one)
+
+    def labels(self) -> list[Label]:
+        return drain(self.channels.labels)
+
+    def close(self) -> None:
+        for interface in self.interfaces:
+            interface.close()
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path)
+    yield ring
+    ring.close()
+
+
+def test_initial_labels_wait_for_a_full_pool_and_the_rest_for_training(ring: Ring) -> None:
+    interface = ring.interface(n_initial=20, goal=40, annealed_over=1000)
+    ring.act(9)
+    interface.step()
+    assert not interface.step() and interface.n_labels == 0
+    ring.act(1)
+    step_until(interface, lambda: interface.n_labels >= 20)
+    ring.act(4)
+    assert not interface.step() and interface.n_labels == 20
+    assert ring.channels.segments.qsize() == 4  # the full queue tells the policy that there is nothing to do
+    ring.channels.agent_steps.value = 100
+    step_until(interface, lambda: interface.n_labels == labels_due(100, 1000, 20, 40))
+    ring.channels.agent_steps.value = 5000
+    step_until(interface, lambda: interface.n_labels == 40)
+    assert not interface.step() and interface.n_labels == 40
+
+
+def test_every_answer_is_stored_and_sent_once_in_order(ring: Ring) -> None:
+    interface = ring.interface(n_initial=30, goal=30)
+    ring.act(10)
+    step_until(interface, lambda: interface.n_labels == 30)
+    sent = ring.labels()
+    assert sent == interface.db.labels()
+    assert [label.seq for label in sent] == list(range(1, 31))
+    for row in interface.db.answers():
+        assert row.choice == (Choice.A if row.comparison.a.seed > row.comparison.b.seed else Choice.B)
+
+
+def test_no_pair_is_asked_twice_even_after_a_restart(ring: Ring) -> None:
+    """All 45 pairs of 10 segments, in two runs."""
+    first = ring.interface(n_initial=25, goal=25)
+    ring.act(10)
+    step_until(first, lambda: first.n_labels == 25)
+    second = ring.interface(n_initial=60, goal=60)
+    assert second.n_labels == 25
+    for one in first.pool:
+        ring.channels.segments.put(one)
+    step_until(second, lambda: second.n_labels == 45)
+    assert not second.step()
+    ids = [row.comparison_id for row in second.db.answers()]
+    assert len(ids) == len(set(ids)) == 45
+
+
+def test_when_every_pair_was_asked_new_segments_are_taken(ring: Ring) -> None:
+    """Three segments make three pairs; the fourth label needs another segment, also before training."""
+    interface = ring.interface(n_initial=4, goal=4, max_segs=3)
+    ring.act(6)
+    for _ in range(50):
+        interface.step()
+    assert interface.n_labels == 4
+
+
+def test_the_same_segment_twice_makes_no_pair(ring: Ring) -> None:
+    interface = ring.interface(n_initial=1, goal=5, max_segs=2)
+    for _ in range(2):
+        ring.channels.segments.put(segment(3))
+    for _ in range(5):
+        interface.step()
+    assert interface.n_labels == 0 and len(interface.pool) == 2
+
+
+def test_either_segment_may_be_on_either_side(ring: Ring) -> None:
+    interface = ring.interface(n_initial=300, goal=300, max_segs=30)
+    ring.act(30)
+    step_until(interface, lambda: interface.n_labels == 300)
+    rows = list(interface.db.answers())
+    assert 100 < sum(row.flip for row in rows) < 200
+    assert 60 < sum(row.flip for row in rows if row.choice == Choice.A) < 240  # the flip does not tell the answer
+    assert len({row.a for row in rows} | {row.b for row in rows}) == 30
+
+
+def test_the_pool_holds_the_newest_segments(ring: Ring) -> None:
+    interface = ring.interface(goal=0, max_segs=10)
+    ring.channels.agent_steps.value = 1
+    for _ in range(2):
+        ring.act(SEGMENT_QUEUE_SIZE)
+        interface.step()
+    assert [one.seed for one in interface.pool] == list(range(2 * SEGMENT_QUEUE_SIZE - 10, 2 * SEGMENT_QUEUE_SIZE))
+
+
+def test_a_slow_trainer_loses_no_label(ring: Ring) -> None:
+    ring.channels.labels = queue.Queue(1)
+    interface = ring.interface(n_initial=30, goal=30)
+    ring.act(10)
+    taken: list[Label] = []
+
+    def take() -> None:
+        taken.extend(ring.channels.labels.get(timeout=PATIENCE_SECONDS) for _ in range(30))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    step_until(interface, lambda: interface.n_labels == 30)
+    thread.join(PATIENCE_SECONDS)
+    assert taken == interface.db.labels()
+
+
+def test_a_full_label_queue_does_not_keep_a_run_from_stopping(ring: Ring) -> None:
+    ring.channels.labels = queue.Queue(1)
+    interface = ring.interface(n_initial=30, goal=30)
+    ring.act(10)
+    ring.channels.stop.set()
+    step_until(interface, lambda: interface.n_labels == 30)  # stored, though nobody takes them
+
+
+def test_labels_are_gathered_where_there_is_no_trainer(ring: Ring) -> None:
+    ring.channels.labels = None
+    interface = ring.interface(n_initial=5, goal=5)
+    ring.act(10)
+    step_until(interface, lambda: interface.n_labels == 5)
+    assert interface.db.n_labels() == 5
+
+
+# A person
+
+
+class FakeWindow:
+    """Records what it is to show, and presses what it is told to."""
+
+    def __init__(self) -> None:
+        self.presses: deque[list[str]] = deque()
+        self.shown: list[tuple[np.ndarray, np.ndarray]] = []
+        self.messages: list[str] = []
+        self.closed = False
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        assert fps == 15.0 and caption
+        self.shown.append((left, right))
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def tick(self) -> list[str]:
+        return self.presses.popleft() if self.presses else []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Desk:
+    """A person with a window and a terminal, which is a real pipe."""
+
+    def __init__(self, ring: Ring) -> None:
+        read_end, write_end = os.pipe()
+        self.keyboard, self._stream = os.fdopen(write_end, "w"), os.fdopen(read_end)
+        self.window, self.ring = FakeWindow(), ring
+        before = set(threading.enumerate())
+        self.interface = ring.interface(PersonTeacher(self.window, self._stream))
+        (self._reader,) = set(threading.enumerate()) - before
+
+    @property
+    def asked(self) -> Comparison:
+        assert self.interface.current is not None
+        return self.interface.current
+
+    def type(self, line: str) -> None:
+        print(line, file=self.keyboard, flush=True)
+
+    def ask(self) -> Comparison:
+        """Goes on until a pair is shown."""
+        step_until(self.interface, lambda: self.interface.current is not None)
+        self.interface.step()
+        return self.asked
+
+    def answer(self, line: str) -> Comparison:
+        """Types an answer to the pair that is shown, until it is stored; returns the pair."""
+        asked, n_before = self.ask(), self.interface.db.n_answers()
+        self.type(line)
+        step_until(self.interface, lambda: self.interface.db.n_answers() > n_before)
+        return asked
+
+    def choices(self) -> list[Choice]:
+        return [row.choice for row in self.interface.db.answers()]
+
+    def close(self) -> None:
+        self.keyboard.close()
+        self._reader.join(PATIENCE_SECONDS)
+        self._stream.close()
+
+
+@pytest.fixture
+def desk(ring: Ring) -> Iterator[Desk]:
+    desk = Desk(ring)
+    ring.act(8)
+    yield desk
+    desk.close()
+
+
+def side(asked: Comparison, line: str) -> Choice:
+    """Which segment a side shows."""
+    return Choice.B if (line == "left") == asked.flip else Choice.A
+
+
+def test_sides_mean_the_segments_that_are_shown_there(desk: Desk) -> None:
+    flips = set()
+    for n in range(12):
+        line = ("left", "right")[n % 2]
+        asked = desk.answer(line)
+        left, right = desk.window.shown[-1]
+        expected = (asked.b, asked.a) if asked.flip else (asked.a, asked.b)
+        assert np.array_equal(left, expected[0].frames()) and np.array_equal(right, expected[1].frames())
+        assert desk.choices()[-1] == side(asked, line)
+        flips.add((asked.flip, line))
+    assert len(flips) == 4 and len(desk.window.shown) == 12
+
+
+@pytest.mark.parametrize(
+    ("line", "choice"),
+    [
+        *((line, "left") for line in ("l", "L", "left", " Left ")),
+        *((line, "right") for line in ("r", "R", "RIGHT")),
+        *((line, Choice.EQUAL) for line in ("e", "E", "equal")),
+        *((line, Choice.INCOMPARABLE) for line in ("", "   ")),
+    ],
+)
+def test_answers_in_any_case(desk: Desk, line: str, choice: str) -> None:
+    asked = desk.answer(line)
+    assert desk.choices() == [side(asked, choice) if choice in ("left", "right") else choice]
+    labels = desk.ring.labels()
+    assert len(labels) == desk.interface.n_labels == (choice != Choice.INCOMPARABLE)
+
+
+@pytest.mark.parametrize("pressed", ["left", "right", "equal", "incomparable"])
+def test_answers_may_be_pressed_in_the_window(desk: Desk, pressed: str) -> None:
+    asked = desk.ask()
+    desk.window.presses.append([pressed])
+    assert desk.interface.step()
+    assert desk.choices() == [side(asked, pressed) if pressed in ("left", "right") else pressed]
+    assert desk.interface.current is None
+
+
+def test_another_word_is_no_answer_and_says_what_is(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = desk.ask()
+    desk.type("both")
+    desk.answer("e")
+    assert desk.choices() == [Choice.EQUAL]
+    assert next(desk.interface.db.answers()).comparison_id == asked.id
+    output = capsys.readouterr().out
+    assert "'both' is no answer" in output and "L left" in output
+
+
+def test_undo_takes_the_answer_back_and_asks_the_same_pair_again(desk: Desk) -> None:
+    desk.answer("e")
+    asked = desk.answer("l")
+    put_off = desk.ask()
+    first = desk.ring.labels()[-1]
+    desk.type("u")
+    step_until(desk.interface, lambda: desk.asked.id == asked.id)
+    assert desk.asked.flip == asked.flip and desk.interface.n_labels == 1
+    assert put_off.id not in desk.interface.asked  # it may come again
+    (retraction,) = desk.ring.labels()
+    assert (retraction.mu, retraction.retracts) == (None, first.seq)
+    n_shown = len(desk.window.shown)
+    desk.answer("r")
+    assert len(desk.window.shown) == n_shown + 1  # it was shown again
+    assert desk.choices() == [Choice.EQUAL, side(asked, "right")]
+    (label,) = desk.ring.labels()
+    assert first.mu is not None and label.mu == first.mu[::-1]
+
+
+def test_undo_goes_back_answer_by_answer(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [desk.answer("l") for _ in range(3)]
+    for pair in reversed(pairs):
+        desk.type("undo")
+        step_until(desk.interface, lambda pair=pair: desk.interface.current is not None and desk.asked.id == pair.id)  # type: ignore[misc]
+    assert desk.interface.n_labels == 0 and desk.choices() == []
+    desk.type("u")
+    output = ""
+
+    def said_so() -> bool:
+        nonlocal output
+        output += capsys.readouterr().out
+        return "no answer to undo" in output
+
+    step_until(desk.interface, said_so)
+    assert desk.asked.id == pairs[0].id
+    assert [label.retracts for label in desk.ring.labels()] == [None, None, None, 3, 2, 1]
+
+
+def test_the_end_of_input_ends_labelling_but_not_the_run(desk: Desk) -> None:
+    desk.answer("l")
+    desk.ask()
+    desk.keyboard.close()
+    step_until(desk.interface, lambda: desk.interface.ended)
+    desk.ring.act(2)
+    assert desk.interface.step() and desk.interface.pool[-1].seed == 9
+    desk.window.presses.append(["left"])
+    assert not desk.interface.step() and desk.interface.n_labels == 1
+
+
+def test_closing_the_window_ends_labelling(desk: Desk) -> None:
+    desk.ask()
+    desk.window.presses.append(["close"])
+    desk.interface.step()
+    assert desk.interface.ended and desk.choices() == []
+    desk.interface.close()
+    assert desk.window.closed
+
+
+def test_a_person_is_asked_no_more_than_wanted(ring: Ring) -> None:
+    desk = Desk(ring)
+    try:
+        desk.interface.goal = 2
+        assert not desk.interface.step()
+        assert "Waiting" in desk.window.messages[-1]
+        ring.act(8)
+        desk.answer("")  # gives no label, so it does not count
+        for line in ("l", "e"):
+            desk.answer(line)
+        desk.interface.step()
+        assert desk.interface.current is None and desk.interface.n_labels == 2
+        assert "no more are wanted" in desk.window.messages[-1]
+    finally:
+        desk.close()
+
+
+def test_answers_keep_the_time_for_which_the_pair_was_looked_at(desk: Desk) -> None:
+    start = time.time()
+    desk.answer("l")
+    (row,) = desk.interface.db.answers()
+    assert row.teacher == "person" and row.shown_at is not None
+    assert start <= row.shown_at <= row.answered_at <= time.time()

@@ -1,0 +1,398 @@
+"""The reward predictor's formulas, and the trainer on a real store of labels."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import checkpoint
+import reward_predictor
+from channels import Channels, WeightsBoard
+from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
+from reward_predictor import (
+    PairBatch,
+    PredictorConfig,
+    PredictorCopySpec,
+    PredictorInputs,
+    RewardPredictor,
+    Trainer,
+    TrainingPair,
+    accuracy,
+    bootstrap_count,
+    preference_loss,
+)
+
+ROOT = Path(reward_predictor.__file__).parent
+ENV_ID, LENGTH, DIMENSIONS = "Test-v0", 5, 3
+VECTORS = PredictorInputs("vector", (DIMENSIONS,), 2, None)
+SMALL = PredictorConfig(
+    reward_predictor_learning_rate=3e-3,
+    dropout=0.0,
+    n_initial_epochs=2,
+    labels_per_step=0.1,
+    label_batch_size=16,
+)
+
+
+def segment(seed: int, steps: int = LENGTH) -> Segment:
+    """Random vectors, of which the first number is the true reward."""
+    rng = np.random.default_rng(seed)
+    observations = rng.normal(size=(steps, DIMENSIONS)).astype(np.float32)
+    actions, rewards = rng.integers(0, 2, steps), observations[:, 0].copy()
+    return Segment(ENV_ID, observations, actions, rewards, stack=1, policy_step=0, seed=seed, fps=30.0)
+
+
+def comparison(number: int) -> Comparison:
+    return Comparison(segment(2 * number), segment(2 * number + 1), flip=False)
+
+
+def choice(asked: Comparison) -> Choice:
+    return Choice.A if asked.a.rewards.sum() > asked.b.rewards.sum() else Choice.B
+
+
+def answer(db: PrefDB, numbers: range) -> list[Label | None]:
+    return db.add_answers([(comparison(n), choice(comparison(n))) for n in numbers], teacher="synthetic")
+
+
+# Formulas
+
+
+def test_the_preference_loss_is_the_papers_cross_entropy() -> None:
+    returns = [(0.0, 0.0), (1.0, -2.0), (-0.3, 0.4), (50.0, -50.0), (-80.0, 10.0)]
+    answers = [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
+    for mu in answers:
+        batch = torch.tensor(returns).T
+        losses = preference_loss(batch[0], batch[1], torch.tensor([mu] * len(returns)))
+        for loss, (a, b) in zip(losses.tolist(), returns, strict=True):
+            p_a = 0.9 * math.exp(a) / (math.exp(a) + math.exp(b)) + 0.05
+            assert loss == pytest.approx(-(mu[0] * math.log(p_a) + mu[1] * math.log(1 - p_a)), abs=1e-5)
+
+
+def test_the_preference_loss_is_bounded_and_keeps_its_gradient_finite() -> None:
+    differences = torch.tensor([-1e4, -30.0, 0.0, 30.0, 1e4], requires_grad=True)
+    loss = preference_loss(differences, torch.zeros(5), torch.tensor([[1.0, 0.0]] * 5))
+    assert loss.max().item() == pytest.approx(-math.log(0.05), abs=1e-5)
+    loss.sum().backward()
+    assert differences.grad is not None and differences.grad.isfinite().all()
+
+
+def test_accuracy_counts_ties_half() -> None:
+    mu = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
+    assert accuracy(torch.tensor([2.0, -1.0, -3.0, 7.0]), mu) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+
+
+def test_bootstrap_counts_are_poisson_and_differ_between_members() -> None:
+    counts = np.array([[bootstrap_count(f"id {n}", member) for n in range(4000)] for member in range(2)])
+    np.testing.assert_allclose(counts.mean(1), 1, atol=0.06)
+    np.testing.assert_allclose(counts.var(1), 1, atol=0.12)
+    np.testing.assert_allclose((counts == 0).mean(1), math.exp(-1), atol=0.03)
+    assert abs(np.corrcoef(counts)[0, 1]) < 0.06
+
+
+def test_bootstrap_counts_are_the_same_in_every_process() -> None:
+    code = "from reward_predictor import bootstrap_count as b; print([b(f'id {n}', 1) for n in range(20)])"
+    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == str([bootstrap_count(f"id {n}", 1) for n in range(20)])
+
+
+def test_summed_rewards_of_segments_of_any_length() -> None:
+    pairs = []
+    segments = [segment(n, steps) for n, steps in enumerate((5, 3, 4, 5, 1, 2))]
+    for n in range(0, 6, 2):
+        asked = Comparison(segments[n], segments[n + 1], flip=False)
+        label = Label(n, asked.id, asked.a.id, asked.b.id, (0.0, 1.0), False)
+        pairs.append(TrainingPair(label, Stored(asked.a), Stored(asked.b), (1, 0, n)))  # type: ignore[arg-type]
+    batch = PairBatch.decode(pairs, None)
+    torch.manual_seed(0)
+    predictor = RewardPredictor(VECTORS, SMALL)
+    with torch.no_grad():
+        sums = batch.returns(predictor(batch.observations, batch.actions))
+        for i, member in ((i, member) for i in range(6) for member in range(3)):
+            one = predictor(torch.from_numpy(segments[i].observations), torch.from_numpy(segments[i].actions))
+            assert sums[i % 2][member, i // 2].item() == pytest.approx(one[member].sum().item(), abs=1e-5)
+    assert batch.counts.tolist() == [[1, 1, 1], [0, 0, 0], [0, 2, 4]]
+    assert batch.mu.tolist() == [[0, 1]] * 3
+
+
+class Stored:
+    """A segment in place of its compressed form."""
+
+    def __init__(self, of: Segment) -> None:
+        self.decode = lambda: of
+
+
+def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_member() -> None:
+    torch.manual_seed(0)
+    predictor = RewardPredictor(VECTORS, replace(SMALL, reward_std=0.05))
+    observations, actions = torch.randn(200, DIMENSIONS), torch.zeros(200, dtype=torch.int64)
+    with torch.no_grad():
+        raw = predictor(observations, actions) * torch.tensor([[1.0], [20.0], [300.0]]) + 5
+    predictor.fit_normaliser(raw)
+    normalised = predictor.normalised(raw)
+    torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalised.std(1), torch.full((3,), 0.05), atol=1e-4, rtol=0)
+
+
+def test_the_predicted_reward_averages_members_that_were_normalised_one_by_one() -> None:
+    torch.manual_seed(0)
+    predictor = RewardPredictor(VECTORS, SMALL)
+    observations, actions = np.random.default_rng(0).normal(size=(50, DIMENSIONS)).astype(np.float32), np.zeros(50, int)
+    with torch.no_grad():
+        predictor.out.weight[1] *= 1000  # a member that is loud must not drown the others
+        raw = predictor(torch.from_numpy(observations), torch.from_numpy(actions)).numpy()
+    predictor.fit_normaliser(torch.from_numpy(raw))
+    normalised = (raw - raw.mean(1, keepdims=True)) / raw.std(1, ddof=1, keepdims=True) * predictor.reward_std
+    np.testing.assert_allclose(predictor.reward(observations, actions), normalised.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("network", ["cnn", "feature_points"])
+def test_a_discrete_action_chooses_its_own_output(network: str) -> None:
+    config = replace(SMALL, reward_predictor_network=network, reward_predictor_uses_actions=True)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    predictor = RewardPredictor(PredictorInputs("pixels", (4, 84, 84), 3, None), config)
+    with torch.no_grad():
+        predictor.out.weight.zero_()
+        predictor.out.bias.copy_(
+            torch.tensor([1.0, 2.0, 3.0]).expand(3, 1, 3) * torch.tensor([1, 10, 100])[:, None, None]
+        )
+        raw = predictor(torch.zeros(4, 4, 84, 84, dtype=torch.uint8), torch.tensor([2, 0, 1, 2]))
+    assert raw.tolist() == [[3, 1, 2, 3], [30, 10, 20, 30], [300, 100, 200, 300]]
+
+
+@pytest.mark.parametrize("uses", [True, False])
+@pytest.mark.parametrize(("n_actions", "action_dim"), [(2, None), (None, 2)])
+def test_actions_count_only_where_they_are_asked_for(n_actions: int | None, action_dim: int | None, uses: bool) -> None:
+    torch.manual_seed(0)
+    inputs = PredictorInputs("vector", (DIMENSIONS,), n_actions, action_dim)
+    predictor = RewardPredictor(inputs, replace(SMALL, reward_predictor_uses_actions=uses))
+    observations = np.ones((4, DIMENSIONS), np.float32)
+    shape, dtype = ((4,), np.int64) if n_actions else ((4, 2), np.float32)
+    idle, other = (predictor.reward(observations, np.full(shape, value, dtype)) for value in (0, 1))
+    assert np.allclose(idle, other) != uses
+
+
+# The trainer
+
+
+class Ring:
+    """A run folder with a store, the queues, and trainers that are closed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.db = PrefDB.create(folder / "prefs.db", ENV_ID, LENGTH)
+        self.channels = Channels.create(synchronous=True, take_turns=False)
+        self.board = WeightsBoard(RewardPredictor(VECTORS, SMALL), None)
+        self.trainers: list[Trainer] = []
+
+    def trainer(
+        self, config: PredictorConfig = SMALL, *, n_initial: int = 10, freeze: bool = False, resume: bool = False
+    ) -> Trainer:
+        trainer = Trainer(
+            VECTORS,
+            ENV_ID,
+            config,
+            self.channels,
+            self.board,
+            self.folder,
+            seed=0,
+            n_initial_prefs=n_initial,
+            freeze=freeze,
+            resume=resume,
+        )
+        self.trainers.append(trainer)
+        return trainer
+
+    def tell(self, labels: list[Label | None]) -> None:
+        for label in labels:
+            self.channels.labels.put(label)
+
+    def close(self) -> None:
+        for trainer in self.trainers:
+            trainer.close()
+        self.db.close()
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path)
+    yield ring
+    ring.close()
+
+
+def pretrain(trainer: Trainer) -> None:
+    for _ in range(trainer.config.n_initial_epochs + 1):
+        if not trainer.pretrained:
+            assert trainer.step()
+    assert trainer.pretrained
+
+
+def rewards(predict: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Predictions on fixed observations."""
+    made = segment(12345)
+    return predict(made.observations, made.actions)
+
+
+def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=10)
+    copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    ring.tell(answer(ring.db, range(9)))
+    assert not trainer.step() and not trainer.step()
+    ring.tell(answer(ring.db, range(9, 10)))
+    assert trainer.step() and not trainer.pretrained
+    assert copy.refresh() == ring.board.version == 0
+    assert trainer.step() and trainer.pretrained and not trainer.finished
+    assert copy.refresh() == ring.board.version == 1
+    assert np.array_equal(rewards(copy.reward), rewards(trainer.predictor.reward))
+    assert trainer.status()["labels"] == 10 and trainer.status()["epochs"] == 2
+
+
+def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -> None:
+    answer(ring.db, range(30))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    copy.refresh()
+    stored = list(ring.db.segments())
+    raw = copy.predictor(
+        torch.from_numpy(np.concatenate([s.observations for s in stored])),
+        torch.from_numpy(np.concatenate([s.actions for s in stored])),
+    ).detach()
+    normalised = copy.predictor.normalised(raw)
+    torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
+
+
+def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
+    """A tenth of a label for each agent step, in batches of 16, without making up for a long absence."""
+    answer(ring.db, range(40))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    assert not trainer.step()
+
+    def batches_at(agent_steps: int) -> int:
+        before = trainer.batches
+        ring.channels.agent_steps.value = agent_steps
+        while trainer.step():
+            assert trainer.batches < before + 100
+        return trainer.batches - before
+
+    assert [batches_at(159), batches_at(160), batches_at(800)] == [0, 1, 4]
+    version = ring.board.version
+    assert 5 <= batches_at(10_000_000) <= 20
+    assert ring.board.version > version
+
+
+def test_a_frozen_trainer_is_finished_after_pretraining(ring: Ring) -> None:
+    answer(ring.db, range(12))
+    trainer = ring.trainer(n_initial=0, freeze=True)
+    assert not trainer.finished
+    pretrain(trainer)
+    assert trainer.finished and ring.board.version == 1
+    batches = trainer.batches
+    ring.channels.agent_steps.value = 10_000
+    assert not trainer.step()
+    assert trainer.batches == batches
+
+
+def test_labels_count_once_whatever_the_queue_says(ring: Ring) -> None:
+    first = ring.trainer(n_initial=100)
+    labels = answer(ring.db, range(5))
+    ring.tell(labels)
+    first.step()
+    ring.tell(labels)  # told again
+    first.step()
+    assert sorted(first.pairs) == [1, 2, 3, 4, 5]
+    ring.tell(answer(ring.db, range(5, 7)))
+    answer(ring.db, range(7, 9))  # on disk, and the queue was lost
+    reopened = ring.trainer(n_initial=100, resume=True)
+    reopened.step()
+    assert sorted(reopened.pairs) == list(range(1, 10))
+    ids = [pair.label.comparison_id for pair in reopened.pairs.values()]
+    assert sorted(ids) == sorted(comparison(n).id for n in range(9))
+    for pair in reopened.pairs.values():
+        assert pair.label.validation == is_validation(pair.label.comparison_id)
+        assert pair.counts == tuple(bootstrap_count(pair.label.comparison_id, member) for member in range(3))
+
+
+def test_a_retraction_drops_the_pair_and_an_edit_replaces_it(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=100)
+    ring.tell(answer(ring.db, range(4)))
+    trainer.step()
+    undone = ring.db.undo_last("synthetic")
+    assert undone is not None
+    edit = ring.db.add_answer(comparison(0), Choice.EQUAL, teacher="synthetic", supersedes=1)
+    ring.tell([undone[0], edit])
+    trainer.step()
+    assert edit is not None and sorted(trainer.pairs) == [2, 3, edit.seq]
+    assert trainer.pairs[edit.seq].label.mu == (0.5, 0.5)
+
+
+def test_only_the_newest_labels_are_kept(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_predictor, "LABEL_BUFFER", 6)
+    trainer = ring.trainer(n_initial=100)
+    for start in (0, 5, 10):
+        ring.tell(answer(ring.db, range(start, start + 5)))
+        trainer.step()
+    assert sorted(trainer.pairs) == list(range(10, 16))
+
+
+def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
+    answer(ring.db, range(12))
+    ring.board = WeightsBoard(RewardPredictor(VECTORS, replace(SMALL, ensemble_size=1)), None)
+    trainer = ring.trainer(replace(SMALL, ensemble_size=1), n_initial=100)
+    trainer.step()
+    assert {pair.counts for pair in trainer.pairs.values()} == {(1,)}
+
+
+def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    first = ring.trainer()
+    pretrain(first)
+    path = first.save()
+    second = ring.trainer(resume=True)
+    assert second.pretrained and second.batches == first.batches and ring.board.version == 2
+    assert np.array_equal(rewards(first.predictor.reward), rewards(second.predictor.reward))
+    published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    published.refresh()
+    assert np.array_equal(rewards(published.reward), rewards(first.predictor.reward))
+    ring.channels.agent_steps.value = 1000
+    assert second.step() and second.batches == first.batches + 1
+    state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)
+    assert PredictorConfig(**state["config"]).ensemble_size == 3
+
+
+def test_a_loaded_predictor_starts_the_policy_without_labels(
+    ring: Ring, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    answer(ring.db, range(20))
+    first = ring.trainer()
+    pretrain(first)
+    first.save()
+    other = Ring(tmp_path_factory.mktemp("other"))
+    config = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder))
+    loaded = other.trainer(config, n_initial=0, freeze=True)
+    try:
+        assert loaded.finished and other.board.version == 1 and loaded.batches == 0
+        assert np.array_equal(rewards(first.predictor.reward), rewards(loaded.predictor.reward))
+        with pytest.raises(checkpoint.CheckpointError, match="another network"):
+            other.trainer(replace(config, ensemble_size=2))
+    finally:
+        other.close()
+
+
+def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
+    answer(ring.db, range(200))
+    trainer = ring.trainer(replace(SMALL, n_initial_epochs=15))
+    pretrain(trainer)
+    assert trainer.validation["accuracy"] > 0.8
+    assert trainer.validation["loss"] < 0.55  # always answering "equal" has ln 2 = 0.69
+    made = [segment(10_000 + n) for n in range(100)]
+    observations, actions = np.concatenate([m.observations for m in made]), np.concatenate([m.actions for m in made])
+    true = np.concatenate([m.rewards for m in made])
+    assert np.corrcoef(true, trainer.predictor.reward(observations, actions))[0, 1] > 0.8

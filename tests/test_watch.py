@@ -1,0 +1,323 @@
+"""Real runs, as short as can be, watched in videos that are read back and in windows on a real X server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+import checkpoint
+import run
+import video
+import watch
+from checkpoint import CheckpointError
+from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
+from processes import UserError
+from tests.display import display, focus, screenshot, xdotool
+
+__all__ = ["display"]  # a fixture: pytest finds it by name
+
+MOVING_DOT = "MovingDotNoFrameskip-v0"
+EPISODE_STEPS = 250  # of the moving dot
+N_LABELS = 12
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of all parts, from the first segment to the last checkpoint."""
+    folder = tmp_path_factory.mktemp("runs")
+    line = (
+        f"train_policy_with_preferences {MOVING_DOT} --synthetic_prefs --synchronous --n_envs 4 "
+        f"--million_timesteps 0.0004 --n_initial_prefs {N_LABELS} --max_prefs {N_LABELS} --n_initial_epochs 1"
+    )
+    assert run.main([*line.split(), "--log_dir", str(folder), "--run_name", "dot"]) == 0
+    return folder / "dot"
+
+
+@pytest.fixture
+def headless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+
+
+@pytest.fixture
+def dot(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to add to and to damage."""
+    return shutil.copytree(finished_run, tmp_path / "dot")
+
+
+def read_video(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """Which pixels (H, W) have a colour, give or take what a video codec does to it."""
+    return np.abs(picture.astype(int) - colour).max(axis=-1) < 40
+
+
+@pytest.mark.usefixtures("headless")
+def test_an_episode_becomes_a_video_with_its_predicted_reward(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch.watch_command([str(dot)])
+    frames = read_video(dot / "watch.mp4")
+    assert len(frames) == EPISODE_STEPS and frames[0].shape == (420 + video.PLOT_HEIGHT, 320, 3)
+    assert near(frames[0][:420], (255, 255, 255)).sum() > 20  # the dot
+    curve = [near(frame[420:], video.BAR).any(axis=0).sum() for frame in frames]
+    assert curve[20] < curve[80] < curve[150]  # grows as it plays
+    printed = capsys.readouterr().out
+    assert "No window can be opened here" in printed and "watch.mp4" in printed
+    line = r"Episode 1: 250 steps, true reward (-?\d+), predicted reward -?\d+\.\d\d, correlation [+-]\d\.\d\d"
+    assert re.search(line, printed)
+
+
+@pytest.mark.usefixtures("headless")
+def test_a_video_is_never_overwritten_and_a_checkpoint_finds_its_run(dot: Path) -> None:
+    (dot / "watch.mp4").write_bytes(b"kept")
+    (dot / "watch-2.mp4").write_bytes(b"kept")
+    watch.watch_command([str(checkpoint.find(dot, "policy"))])
+    assert (dot / "watch.mp4").read_bytes() == (dot / "watch-2.mp4").read_bytes() == b"kept"
+    assert len(read_video(dot / "watch-3.mp4")) == EPISODE_STEPS
+
+
+@pytest.mark.usefixtures("headless")
+def test_a_run_without_a_predictor_is_watched_without_a_plot(
+    dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(dot / "reward_predictor")
+    watch.watch_command([str(dot / "policy"), "--episodes", "2", "--output", str(tmp_path / "dot.mp4")])
+    printed = capsys.readouterr().out
+    assert "has no reward predictor, so none is drawn" in printed and "predicted reward" not in printed
+    assert re.findall(r"Episode (\d): (\d+) steps", printed) == [("1", "250"), ("2", "250")]
+    frames = read_video(tmp_path / "dot.mp4")
+    assert len(frames) == 2 * EPISODE_STEPS and frames[0].shape == (420, 320, 3)
+
+
+def test_the_agent_is_the_one_that_was_saved(dot: Path) -> None:
+    agent = watch.Agent.load(dot)
+    saved = {part: checkpoint.read(checkpoint.find(dot, part))["weights"] for part in ("policy", "reward_predictor")}
+    assert agent.predictor is not None and agent.folder == dot
+    for module, weights in ((agent.policy, saved["policy"]), (agent.predictor, saved["reward_predictor"])):
+        state = module.state_dict()
+        assert state.keys() == weights.keys() and all(torch.equal(state[name], weights[name]) for name in weights)
+
+
+def test_the_same_seed_plays_the_same_episode(dot: Path) -> None:
+    agent = watch.Agent.load(dot)
+
+    def played(*flags: str) -> list[str]:
+        config = watch.WatchConfig(dot, deterministic="deterministic" in flags, seed=3 if "seed" in flags else 0)
+        return [scene.caption for scene in watch.film(agent, config)]
+
+    assert played() == played() != played("seed")
+    assert played("deterministic") == played("deterministic") != played()
+
+
+def test_the_summary_says_how_true_and_predicted_rewards_agree() -> None:
+    true = [0.0, 1.0, -1.0, 1.0]
+    line = watch.summary(true, [2 * reward + 1 for reward in true])
+    assert line == "4 steps, true reward 1, predicted reward 6.00, correlation +1.00 over its steps"
+    assert "the true reward never changed" in watch.summary([1.0, 1.0], [0.0, 1.0])
+
+
+def without_policy(dot: Path) -> str:
+    shutil.rmtree(dot / "policy")
+    return str(dot)
+
+
+def damaged_policy(dot: Path) -> str:
+    path = checkpoint.find(dot, "policy")
+    path.write_bytes(path.read_bytes()[:5000])
+    return str(path)
+
+
+def predictor_of_another_environment(dot: Path) -> str:
+    path = checkpoint.find(dot, "reward_predictor")
+    checkpoint.save(path.parent, 10**6, {**checkpoint.read(path), "step": 10**6, "env_id": "PongNoFrameskip-v4"})
+    return str(dot)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "sentence"),
+    [
+        (lambda dot: str(dot / "nowhere"), "nowhere does not exist; give a run folder"),
+        (without_policy, "holds no checkpoint"),
+        (damaged_policy, "is damaged or no checkpoint of ours"),
+        (lambda dot: str(dot / "reward_predictor"), "is a reward_predictor checkpoint, not one of a policy"),
+        (predictor_of_another_environment, f"was trained on PongNoFrameskip-v4, not on {MOVING_DOT}"),
+    ],
+)
+def test_what_cannot_be_watched_is_said_in_a_sentence(
+    dot: Path, break_it: Callable[[Path], str], sentence: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        watch.watch_command([break_it(dot)])
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--output", "film.avi"], "--output film.avi is no video name; end it in .mp4 or .gif."),
+        (["--output", "nowhere/film.gif"], "is in a folder that does not exist; make nowhere first."),
+        (["--episodes", "0"], "--episodes must be 1 or more, not 0."),
+        (["--seed", "-1"], "--seed must be 0 or more, not -1."),
+    ],
+)
+def test_flags_that_cannot_work_are_refused_before_anything_is_played(
+    dot: Path, flags: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        watch.watch_command([str(dot), *flags])
+
+
+@pytest.mark.usefixtures("headless")
+def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch.show_prefs_command([str(dot / "prefs.db")])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if re.match(r" +\d+  synthetic ", line)]
+    assert [int(row[0]) for row in rows] == list(range(1, N_LABELS + 1))
+    for row in rows:  # the synthetic teacher goes by the true rewards
+        left, right = float(row[-4]), float(row[-3])
+        assert row[2] == ("left" if left > right else "right" if right > left else "equal")
+    frames = read_video(dot / "show_prefs.mp4")
+    assert len(frames) == N_LABELS * (25 + 8) and frames[0].shape == (480, 720, 3)
+    for row, frame in zip(rows, frames[:: 25 + 8], strict=True):
+        framed = near(frame, video.CHOSEN)
+        assert framed[:, :360].any() == (row[2] in ("left", "equal"))
+        assert framed[:, 360:].any() == (row[2] in ("right", "equal"))
+
+
+def segment(env_id: str, reward: float) -> Segment:
+    return Segment(
+        env_id,
+        np.full((5, 4), reward, np.float32),
+        np.zeros(5, np.int64),
+        np.full(5, reward, np.float32),
+        stack=1,
+        policy_step=0,
+        seed=0,
+        fps=30.0,
+    )
+
+
+@pytest.mark.usefixtures("headless")
+def test_answers_about_vectors_are_a_table_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = PrefDB.create(tmp_path / "prefs.db", "CartPole-v1", 25)
+    high, low = segment("CartPole-v1", 2.0), segment("CartPole-v1", 1.0)
+    at = datetime(2026, 3, 1, 12, 30).timestamp()
+    for comparison, choice in (
+        (Comparison(high, low, flip=False), Choice.A),
+        (Comparison(high, segment("CartPole-v1", 0.0), flip=True), Choice.A),
+        (Comparison(low, segment("CartPole-v1", 3.0), flip=False), Choice.EQUAL),
+        (Comparison(low, segment("CartPole-v1", 4.0), flip=True), Choice.INCOMPARABLE),
+    ):
+        db.add_answer(comparison, choice, teacher="Ada", answered_at=at)
+    db.close()
+    watch.show_prefs_command([str(tmp_path)])
+    *_, first, second, third, fourth, sentence = capsys.readouterr().out.splitlines()
+    time_text = "2026-03-01 12:30"
+    assert [" ".join(line.split()) for line in (first, second, third, fourth)] == [
+        f"1 Ada left better 10 5 {time_text}",
+        f"2 Ada right better 0 10 {time_text}",
+        f"3 Ada equal 5 15 {time_text}",
+        f"4 Ada can't tell 20 5 {time_text}",
+    ]
+    assert "hold numbers and no clips" in sentence
+    assert sorted(path.name for path in tmp_path.iterdir() if "prefs.db" not in path.name) == []
+
+
+def test_answers_that_cannot_be_shown_are_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PrefDBError, match=r"prefs\.db does not exist"):
+        watch.show_prefs_command([str(tmp_path)])
+    PrefDB.create(tmp_path / "prefs.db", "CartPole-v1", 25).close()
+    with pytest.raises(UserError, match=r"holds no answers yet; gather some with gather_initial_prefs\.$"):
+        watch.show_prefs_command([str(tmp_path)])
+    (tmp_path / "prefs.db").write_bytes(b"x" * 5000)
+    with pytest.raises(PrefDBError):
+        watch.show_prefs_command([str(tmp_path)])
+
+
+@pytest.fixture
+def command(display: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that a test started, ended with it."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def start(processes: list[subprocess.Popen[str]], *arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "run.py", *arguments],
+        cwd=Path(watch.__file__).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    processes.append(process)
+    return process
+
+
+def screen_until(process: subprocess.Popen[str], shows: tuple[int, int, int], left: bool | None = None) -> np.ndarray:
+    """Looks at the screen until a colour is on it (on the left or right half of the window); fails after 30 s."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        picture = screenshot()
+        where = (picture == shows).all(axis=-1)
+        halves = where[:, :540].any(), where[:, 540:1080].any()
+        if (any(halves) and left is None) or (left is not None and halves == (left, not left)):
+            return picture
+    raise AssertionError(f"{shows} never came; the program printed: {process.communicate(timeout=1)[0]}")
+
+
+@pytest.mark.window
+def test_an_episode_plays_in_a_window_until_it_is_closed(dot: Path, command: list[subprocess.Popen[str]]) -> None:
+    process = start(command, "watch", str(dot))
+    focus("Watching MovingDot")
+    picture = screen_until(process, video.BAR)
+    assert (picture == 255).all(axis=-1).sum() >= 32  # the dot, enlarged
+    xdotool("key", "Escape")
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "Video" not in printed and "Traceback" not in printed
+    assert not list(dot.glob("*.mp4"))
+
+
+@pytest.mark.window
+def test_answers_are_stepped_through_in_a_window(tmp_path: Path, command: list[subprocess.Popen[str]]) -> None:
+    rng = np.random.default_rng(0)
+    segments = [
+        Segment(
+            MOVING_DOT,
+            rng.integers(0, 256, (28, 84, 84), dtype=np.uint8),
+            np.zeros(25, np.int64),
+            np.zeros(25, np.float32),
+            stack=4,
+            policy_step=0,
+            seed=0,
+            fps=15.0,
+        )
+        for _ in range(3)
+    ]
+    db = PrefDB.create(tmp_path / "prefs.db", MOVING_DOT, 25)
+    db.add_answer(Comparison(segments[0], segments[1], flip=False), Choice.A, teacher="Ada")
+    db.add_answer(Comparison(segments[1], segments[2], flip=True), Choice.A, teacher="Ada")
+    db.close()
+    process = start(command, "show_prefs", str(tmp_path))
+    focus("Answers about MovingDot")
+    screen_until(process, video.CHOSEN, left=True)
+    for key, left in (("Right", False), ("Right", False), ("u", True), ("Return", False), ("Left", True)):
+        xdotool("key", key)
+        screen_until(process, video.CHOSEN, left=left)
+    xdotool("key", "Escape")
+    assert process.wait(timeout=30) == 0
+    assert not list(tmp_path.glob("*.mp4"))
