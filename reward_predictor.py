@@ -27,6 +27,7 @@ from pref_db import CompressedSegment, Label, PrefDB
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
 NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
+NORMALISER_STEPS = 1000  # and then the newest steps of the policy do
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
@@ -519,20 +520,37 @@ class PredictorCopySpec:
 
 
 class PredictorCopy:
-    """A predictor that follows the weights on the board."""
+    """A predictor that follows the weights on the board.
+
+    New weights shift the reward of everything a little, and a constant shift of the reward is a hundredfold shift of
+    the values at a discount of 0.99. So the copy normalises anew on what the policy has just seen.
+    """
 
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
+        self._recent: deque[tuple[np.ndarray, np.ndarray]] = deque()
 
     def refresh(self) -> int:
         """Takes over the newest weights; returns their version, 0 while there are none."""
         if self.board.version > self.version:
             self.version = self.board.fetch(self.predictor)
+            if self._n_recent() >= NORMALISER_STEPS:
+                observations, actions = (np.concatenate(arrays) for arrays in zip(*self._recent, strict=True))
+                with torch.inference_mode():
+                    raw = self.predictor(torch.from_numpy(observations), torch.from_numpy(actions))
+                self.predictor.fit_normaliser(raw)
         return self.version
 
     def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """(B, ...), (B,) -> (B,) normalised predicted rewards."""
+        kept = slice(None, None, max(1, len(actions) // NORMALISER_STEPS))
+        self._recent.append((observations[kept].copy(), actions[kept].copy()))
+        while self._n_recent() - len(self._recent[0][1]) >= NORMALISER_STEPS:
+            self._recent.popleft()
         return self.predictor.reward(observations, actions)
+
+    def _n_recent(self) -> int:
+        return sum(len(actions) for _, actions in self._recent)
 
 
 def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str, Any]) -> None:

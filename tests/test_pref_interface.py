@@ -172,8 +172,10 @@ def test_no_pair_is_asked_twice_even_after_a_restart(ring: Ring) -> None:
 def test_when_every_pair_was_asked_new_segments_are_taken(ring: Ring) -> None:
     """Three segments make three pairs; the fourth label needs another segment, also before training."""
     interface = ring.interface(n_initial=4, goal=4, max_segs=3)
-    ring.act(6)
-    for _ in range(50):
+    ring.act(3)
+    step_until(interface, lambda: interface.n_labels == 3)
+    ring.act(3)
+    for _ in range(5):
         interface.step()
     assert interface.n_labels == 4
 
