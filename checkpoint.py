@@ -88,7 +88,7 @@ def read(path: Path) -> dict[str, Any]:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
-    if not isinstance(state, dict) or "format" not in state:
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int) or "kind" not in state:
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file written by run.py.")
     if state["format"] > FORMAT:
         raise CheckpointError(

@@ -100,7 +100,7 @@ def parse(arguments: list[str]) -> RunConfig:
     arguments = _with_resumed_mode(arguments)
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
-    if len(positionals) < 2:
+    if len(positionals) < 2 and plain != arguments:
         return _cli(arguments, None)  # prints what is missing, or the help
     first = _cli(plain, None)
     if first.resume:
@@ -111,7 +111,8 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = _defaults(first)
+        asks = any(a.split("=")[0].replace("-", "_") == "__max_prefs" for a in plain)
+        defaults = _defaults(first, asks_for_labels=asks)
     config = _cli(arguments, defaults)
     validate(config)
     return config
@@ -130,11 +131,13 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _defaults(first: RunConfig) -> RunConfig:
+def _defaults(first: RunConfig, *, asks_for_labels: bool) -> RunConfig:
     """The paper's defaults, changed by algorithm, environment and what is loaded."""
     tuned = dict(env_info(first.env_id).tuned)
     algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
-    values: dict[str, Any] = {**(PPO_DEFAULTS if algo == "ppo" else {}), **tuned, "algo": algo}
+    values: dict[str, Any] = {**tuned, "algo": algo}
+    if algo == "ppo" and "algo" not in tuned:  # what was tuned was A2C
+        values |= PPO_DEFAULTS
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
@@ -145,7 +148,7 @@ def _defaults(first: RunConfig) -> RunConfig:
         values |= checkpoint.load(path, kind="reward_predictor", env_id=first.env_id)["config"]
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
-        values["gather_prefs"] = first.prefs.max_prefs != PrefsConfig().max_prefs
+        values["gather_prefs"] = asks_for_labels
     return RunConfig(
         first.mode,
         first.env_id,
@@ -220,6 +223,9 @@ def _validate_stages(config: RunConfig) -> None:
                 "--no_gather_prefs leaves nothing to learn from: give --load_reward_predictor_ckpt_dir or "
                 "--load_prefs_dir."
             )
+        loads = loads_labels or predictor.load_reward_predictor_ckpt_dir
+        if prefs.gather_prefs and prefs.synthetic_prefs and prefs.n_initial_prefs < 1 and not loads:
+            raise UserError("--n_initial_prefs must be 1 or more, since the policy starts from these labels.")
         if prefs.gather_prefs and prefs.max_prefs < prefs.n_initial_prefs:
             raise UserError(
                 f"--max_prefs {prefs.max_prefs} is below --n_initial_prefs {prefs.n_initial_prefs}, so training would "

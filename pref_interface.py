@@ -149,9 +149,9 @@ class PersonTeacher:
     def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
         self._show(comparison, status)
         pressed = self.window.tick()
-        answer = pressed[0] if pressed else None
-        if answer == "close":
+        if "close" in pressed:
             return Action.END
+        answer = pressed[0] if pressed else None
         if answer is None and not self._typed_nothing_more:
             answer = self.lines.next(asked=comparison is not None)
             if answer == Action.END:
@@ -220,6 +220,7 @@ class PrefInterface:
         self.ended = False  # the person has left
         self.current: Comparison | None = None
         self._shown_at = 0.0
+        self._all_asked = False
 
     def step(self) -> bool:
         """Takes new segments, asks and stores; never waits. False if there was nothing to do."""
@@ -256,7 +257,7 @@ class PrefInterface:
 
     def _take_segments(self) -> bool:
         """Moves segments from the queue to the pool; before training a full pool is left as it is."""
-        if not self.training and len(self.pool) == self.pool.maxlen:
+        if not self.training and len(self.pool) == self.pool.maxlen and not self._all_asked:
             return False
         segments = drain(self.channels.segments, limit=64)
         self.pool.extend(segments)
@@ -271,7 +272,9 @@ class PrefInterface:
             comparison = Comparison(self.pool[i], self.pool[j], flip=bool(self.rng.integers(2)))
             if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
                 self.asked.add(comparison.id)
+                self._all_asked = False
                 return comparison
+        self._all_asked = True
         return None
 
     def _ask_synthetic(self) -> bool:

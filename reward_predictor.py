@@ -306,7 +306,9 @@ class Trainer:
             del self.pairs[seq]
 
     def _split(self, *, validation: bool) -> list[TrainingPair]:
-        return [pair for pair in self.pairs.values() if pair.label.validation == validation]
+        """The labels of one side of the split; a handful that all fell to validation are trained on all the same."""
+        pairs = [pair for pair in self.pairs.values() if pair.label.validation == validation]
+        return pairs if pairs or validation else list(self.pairs.values())
 
     def _sample(self) -> list[TrainingPair]:
         train = self._split(validation=False)

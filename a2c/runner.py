@@ -161,7 +161,7 @@ class Runner:
     ) -> None:
         self.env, self.policy, self.n_steps = env, policy, n_steps
         self.clip_rewards = info.kind == "pixels"
-        self.watched = watch or record
+        self.watch, self.record = watch, record
         self.cutter = SegmentCutter(info, env.n_watched if watch else env.num_envs, seed)
         self.recorder = EpisodeRecorder(info.fps) if record else None
         self.stopwatch = Stopwatch()
@@ -192,7 +192,7 @@ class Runner:
         for t in range(self.n_steps):
             with self.stopwatch.part("policy"):
                 r.actions[t], r.log_probs[t], r.values[t] = self.policy.act(r.observations[t])
-            views = self.env.watch() if self.watched else None
+            views = self.env.watch() if self.watch or self.record else None
             with self.stopwatch.part("environment"):
                 observations, rewards, r.terminated[t], r.truncated[t], _ = self.env.step(r.actions[t])
             r.observations[t + 1] = observations
@@ -210,7 +210,7 @@ class Runner:
                     r.rewards[t],
                     self._resetting,
                     r.valid[t],
-                    views,
+                    views if self.watch else None,
                     policy_step,
                 )
         with self.stopwatch.part("policy"):

@@ -81,11 +81,19 @@ def ppo_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: Polic
             part = batch.select(indices)
             evaluation = policy.evaluate(part.observations, part.actions)
             ratio = (evaluation.log_probs - part.log_probs).exp()
-            advantages = (part.advantages - part.advantages.mean()) / (part.advantages.std() + 1e-8)
+            advantages = _normalised(part.advantages, part.valid)
             clipped = ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP)
             policy_losses = -torch.minimum(ratio * advantages, clipped * advantages)
             losses = _step(policy, optimizer, part, policy_losses, evaluation.entropy, evaluation.values, config)
     return losses
+
+
+def _normalised(advantages: Tensor, valid: Tensor) -> Tensor:
+    """Zero mean and unit deviation over the valid decisions; fewer than two have no deviation and stay as they are."""
+    kept = advantages[valid > 0]
+    if len(kept) < 2:
+        return advantages
+    return (advantages - kept.mean()) / (kept.std() + 1e-8)
 
 
 def _step(

@@ -21,7 +21,7 @@ SMALL = ("--n_envs", "2", "--max_segs", "40", "--n_initial_epochs", "1")
 
 
 def press(key: str, folder: Path, process: subprocess.Popen[str], n_answers: int) -> None:
-    """Presses a key until the store has so many answers; again after a while, for a new pair's first keys are ignored."""
+    """Presses a key until the store has so many answers; a key in a new pair's first moments is ignored."""
     pressed_at = 0.0
 
     def stored() -> bool:

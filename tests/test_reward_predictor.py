@@ -268,6 +268,27 @@ def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
 
+def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the published statistics while there are few steps, then on what the policy has seen last."""
+    monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 100)
+    torch.manual_seed(0)
+    source = RewardPredictor(VECTORS, SMALL)
+    board = WeightsBoard(source, None)
+    copy = PredictorCopySpec(VECTORS, SMALL, board).build()
+    board.publish(source)
+    rng, actions = np.random.default_rng(0), np.zeros(50, np.int64)
+    rollouts = [rng.normal(loc=n, size=(50, DIMENSIONS)).astype(np.float32) for n in range(4)]
+    for rollout in rollouts:
+        copy.refresh()
+        assert np.array_equal(copy.reward(rollout.copy(), actions), source.reward(rollout, actions))
+    board.publish(source)
+    assert copy.refresh() == 2
+    newest = torch.from_numpy(np.concatenate(rollouts[2:]))
+    normalised = copy.predictor.normalised(copy.predictor(newest, torch.zeros(100, dtype=torch.int64)).detach())
+    torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
+
+
 def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
     """A tenth of a label for each agent step, in batches of 16, without making up for a long absence."""
     answer(ring.db, range(40))
