@@ -84,7 +84,7 @@ class RewardCNN(nn.Module):
             for i, (c, k, s) in enumerate(shapes)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) if batchnorm else nn.Identity() for _ in shapes)
-        self.dropout = nn.Dropout2d(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.fc = EnsembleLinear(n_members, 16 * 7 * 7, self.n_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
