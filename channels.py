@@ -107,8 +107,8 @@ class WeightsBoard:
 class ProcessorTurns:
     """On a small machine the policy and the trainer take turns with all cores, instead of sharing them.
 
-    Two teams of threads on the same cores wait at each other's barriers: on 2 cores the policy's update fell to a
-    quarter of its speed. The trainer's turn is short and comes as soon as the policy has finished its step.
+    Two teams of threads on the same cores wait at each other's barriers more than they compute. The trainer's turn
+    is short and comes as soon as the policy has finished its step.
     With `context` None everybody goes on at once.
     """
 

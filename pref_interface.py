@@ -255,6 +255,10 @@ class PrefInterface:
         initial = f" ({self.n_initial} before training starts)" if self.n_labels < self.n_initial else ""
         return f"Label {self.n_labels + 1} of {self.goal}{initial}"
 
+    def clips(self) -> str:
+        """How many segments there are to ask about, of how many that the pool holds."""
+        return f"{len(self.pool)}/{self.pool.maxlen}"
+
     def _take_segments(self) -> bool:
         """Moves segments from the queue to the pool; before training a full pool is left as it is."""
         if not self.training and len(self.pool) == self.pool.maxlen and not self._all_asked:

@@ -45,7 +45,7 @@ class Progress:
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}}
         self._memory: dict[str, float] = {}
         self.return_before = math.nan
-        self.labels = 0
+        self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._labels_start: tuple[float, int] | None = None
         self._training_start: tuple[float, float] | None = None
@@ -81,9 +81,9 @@ class Progress:
             self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
             self._file.flush()
 
-    def show(self, labels: int) -> None:
-        """Draws the line."""
-        self.labels = labels
+    def show(self, labels: int, clips: str) -> None:
+        """Draws the line; `clips` says how many there are to ask about."""
+        self.labels, self.clips = labels, clips
         now = time.monotonic()
         if self._live:
             self._live.update(Text(self.line()))
@@ -111,7 +111,7 @@ class Progress:
             epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
             parts = [f"Pretraining the reward predictor, {epochs}"]
         elif self.labels < self.goal_labels:
-            parts = ["Gathering labels"]
+            parts = ["Gathering labels", f"clips {self.clips}"]
         else:
             parts = ["Starting"]
         if self.goal_labels or self.labels:

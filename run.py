@@ -209,7 +209,7 @@ class Run:
                 self._show_episodes()
                 self._read_reports(progress)
                 self.children.check()
-                progress.show(self._n_labels())
+                progress.show(self._n_labels(), self.interface.clips() if self.interface else "")
                 if not any(busy):
                     self.children.wait(idle_seconds)
             self.children.stop()
