@@ -37,18 +37,19 @@ class Progress:
     """Collects the children's numbers; shows them in one line that says how far the run is and how long it takes.
 
     Args:
+        initial_labels: labels before pretraining.
+        goal_labels: labels in all.
         live: redraw one line in place; otherwise a line is printed every ten seconds.
     """
 
-    def __init__(self, folder: Path, *, goal_labels: int, live: bool) -> None:
-        self.folder, self.goal_labels = folder, goal_labels
+    def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
+        self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}}
         self._memory: dict[str, float] = {}
         self.return_before = math.nan
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
-        self._labels_start: tuple[float, int] | None = None
-        self._training_start: tuple[float, float] | None = None
+        self._stage_starts: dict[str, tuple[float, float]] = {}
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
@@ -69,8 +70,6 @@ class Progress:
         if source == "a2c":
             if not a2c["training"] or math.isnan(self.return_before):
                 self.return_before = a2c["episode_return"]
-            if a2c["training"] and self._training_start is None:
-                self._training_start = (time.monotonic(), a2c["steps"])
             row = {
                 **self.values["reward predictor"],
                 **a2c,
@@ -122,19 +121,22 @@ class Progress:
         parts.append(f"{_clock(self.seconds)} gone" + ("" if left is None else f", {_clock(left)} left"))
         return " · ".join(parts)
 
+    def _stage(self) -> tuple[str, float, float]:
+        """The present stage, how far it is, and where it ends at the latest."""
+        a2c, predictor = self.values["a2c"], self.values["reward predictor"]
+        if a2c.get("training"):
+            return "training", a2c["steps"], a2c["max_steps"]
+        if predictor.get("epochs"):
+            return "pretraining", predictor["epochs"], predictor["max_epochs"]
+        return "gathering", self.labels, self.initial_labels
+
     def _seconds_left(self) -> float | None:
         """Time left of the present stage, from its mean pace."""
-        now, a2c = time.monotonic(), self.values["a2c"]
-        if self._training_start is not None:
-            done = a2c["steps"] - self._training_start[1]
-            pace = done / max(now - self._training_start[0], 1e-9)
-            return (a2c["max_steps"] - a2c["steps"]) / pace if done else None
-        if self._labels_start is None and self.labels:
-            self._labels_start = (now, self.labels)
-        if self._labels_start is None or self.labels >= self.goal_labels:
+        now, (stage, done, end) = time.monotonic(), self._stage()
+        since, done_then = self._stage_starts.setdefault(stage, (now, done))
+        if done == done_then or done >= end:
             return None
-        done = self.labels - self._labels_start[1]
-        return (self.goal_labels - self.labels) * (now - self._labels_start[0]) / done if done else None
+        return (end - done) * (now - since) / (done - done_then)
 
     def close(self) -> None:
         """Ends the live line; may be called twice."""

@@ -10,6 +10,7 @@ import hashlib
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from pref_db import CompressedSegment, Label, PrefDB
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
 NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
+MEASURED_LABELS = 200  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then the newest steps of the policy do
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
@@ -257,7 +259,7 @@ class Trainer:
         self.pretrained = False
         self.validation = {"loss": float("nan"), "accuracy": float("nan")}
         self.training = {"loss": float("nan"), "accuracy": float("nan")}
-        self._recent: deque[tuple[float, float]] = deque(maxlen=50)
+        self._recent: deque[tuple[float, int, int]] = deque(maxlen=50)
         self._best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
         self._writer: Any = None
         self._reported = 0.0
@@ -332,7 +334,7 @@ class Trainer:
             losses, difference = self._descend(batch)
         self.batches += 1
         self.labels_trained += len(pairs)
-        self._recent.append((losses.mean().item(), accuracy(difference.mean(0), batch.mu)))
+        self._recent.append((losses.mean().item(), *agreement(difference.mean(0), batch.mu)))
 
     def _descend(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """One optimiser step; returns losses and differences of the segments' returns, (members, B) each."""
@@ -385,21 +387,18 @@ class Trainer:
 
     @torch.inference_mode()
     def _measure(self) -> None:
-        """Loss and accuracy of the whole ensemble on the validation labels, and running ones on the training labels."""
-        totals, n_labels = np.zeros(2), 0
-        pairs = self._split(validation=True)
+        """Loss and accuracy of the ensemble on the newest validation labels, and running ones on training labels."""
+        measured: list[tuple[float, int, int]] = []
+        pairs = self._split(validation=True)[-MEASURED_LABELS:]
         size = self.config.label_batch_size
         for start in range(0, len(pairs), size):
-            part = pairs[start : start + size]
-            batch = PairBatch.decode(part, self.predictor.n_frames)
-            returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
-            loss = preference_loss(returns_a, returns_b, batch.mu).mean().item()
-            totals += len(part) * np.array([loss, accuracy(returns_a.mean(0) - returns_b.mean(0), batch.mu)])
-            n_labels += len(part)
-        if n_labels:
-            self.validation = {"loss": totals[0] / n_labels, "accuracy": totals[1] / n_labels}
-        if self._recent:
-            self.training = dict(zip(("loss", "accuracy"), np.mean(self._recent, axis=0).tolist(), strict=True))
+            batch = PairBatch.decode(pairs[start : start + size], self.predictor.n_frames)
+            with self.channels.turns.trainer():
+                returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
+            losses = preference_loss(returns_a, returns_b, batch.mu)
+            measured += [(loss, 0, 0) for loss in losses.mean(0).tolist()]
+            measured.append((math.nan, *agreement(returns_a.mean(0) - returns_b.mean(0), batch.mu)))
+        self.validation, self.training = _summed(measured), _summed(self._recent)
         self._log()
 
     @torch.inference_mode()
@@ -502,11 +501,22 @@ ARCHITECTURE = (
 )
 
 
-def accuracy(difference: Tensor, mu: Tensor) -> float:
-    """Share of answers that the predicted preference agrees with; a tie answer counts half."""
-    prefers_a = (difference > 0).float()
-    agreement = mu[:, 0] * prefers_a + mu[:, 1] * (1 - prefers_a)
-    return agreement.mean().item()
+def agreement(difference: Tensor, mu: Tensor) -> tuple[int, int]:
+    """How many answers the predicted preference agrees with, and of how many: answers of equality do not count."""
+    decisive = mu[:, 0] != mu[:, 1]
+    right = (difference > 0) == (mu[:, 0] > mu[:, 1])
+    return int((right & decisive).sum()), int(decisive.sum())
+
+
+def _summed(measured: Iterable[tuple[float, int, int]]) -> dict[str, float]:
+    """Mean loss and share of right answers of measurements (loss or NaN, right answers, answers that count)."""
+    rows = list(measured)
+    losses = [loss for loss, _, _ in rows if not math.isnan(loss)]
+    decisive = sum(n for _, _, n in rows)
+    return {
+        "loss": float(np.mean(losses)) if losses else math.nan,
+        "accuracy": sum(right for _, right, _ in rows) / decisive if decisive else math.nan,
+    }
 
 
 @dataclass(frozen=True)

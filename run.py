@@ -201,7 +201,8 @@ class Run:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
         live = progress_module.is_terminal() and not self.teacher_is_person
         goal = self.goal_labels if gathers(self.config) else 0
-        progress = Progress(self.path, goal_labels=goal, live=live)
+        initial = self.config.prefs.n_initial_prefs
+        progress = Progress(self.path, initial_labels=initial, goal_labels=goal, live=live)
         idle_seconds = 1 / 120 if self.teacher_is_person or self.episode_window else 0.05
         try:
             while not self.done():

@@ -23,7 +23,7 @@ from reward_predictor import (
     RewardPredictor,
     Trainer,
     TrainingPair,
-    accuracy,
+    agreement,
     bootstrap_count,
     preference_loss,
 )
@@ -82,9 +82,9 @@ def test_the_preference_loss_is_bounded_and_keeps_its_gradient_finite() -> None:
     assert differences.grad is not None and differences.grad.isfinite().all()
 
 
-def test_accuracy_counts_ties_half() -> None:
+def test_agreement_leaves_ties_out() -> None:
     mu = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
-    assert accuracy(torch.tensor([2.0, -1.0, -3.0, 7.0]), mu) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+    assert agreement(torch.tensor([2.0, -1.0, -3.0, 7.0]), mu) == (2, 3)
 
 
 def test_bootstrap_counts_are_poisson_and_differ_between_members() -> None:
