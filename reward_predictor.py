@@ -29,7 +29,8 @@ ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
 NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
 MEASURED_LABELS = 200  # of the validation labels, the newest
-NORMALISER_STEPS = 1000  # and then the newest steps of the policy do
+NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
+NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not just the beginning, which may be all reward
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
@@ -555,7 +556,7 @@ class PredictorCopy:
 
     def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """(B, ...), (B,) -> (B,) normalised predicted rewards."""
-        kept = slice(None, None, max(1, len(actions) // NORMALISER_STEPS))
+        kept = slice(None, None, NORMALISER_STRIDE)
         self._recent.append((observations[kept].copy(), actions[kept].copy()))
         while self._n_recent() - len(self._recent[0][1]) >= NORMALISER_STEPS:
             self._recent.popleft()

@@ -271,6 +271,7 @@ def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -
 def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the published statistics while there are few steps, then on what the policy has seen last."""
     monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 100)
+    monkeypatch.setattr(reward_predictor, "NORMALISER_STRIDE", 1)
     torch.manual_seed(0)
     source = RewardPredictor(VECTORS, SMALL)
     board = WeightsBoard(source, None)
