@@ -46,9 +46,10 @@ _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
-        "million_timesteps": 0.12,
+        "million_timesteps": 0.1,
         "lr": 3e-3,
-        "lr_zero_million_timesteps": 0.13,
+        "lr_zero_million_timesteps": 0.12,
+        "gamma": 0.9,  # a step is rewarded at once
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",
         "reward_predictor_uses_actions": True,  # what is rewarded is where the dot was sent
