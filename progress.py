@@ -104,7 +104,9 @@ class Progress:
                 f"Training the policy {a2c['steps'] / max(a2c['max_steps'], 1):.0%}",
                 f"{a2c['steps']:,.0f}/{a2c['max_steps']:,.0f} steps",
                 f"{a2c['steps_per_second']:,.0f} steps/s",
-                f"true reward {a2c['episode_return']:.1f}",
+                "no episode has ended yet"
+                if math.isnan(a2c["episode_return"])
+                else f"true reward {a2c['episode_return']:.1f}",
             ]
         elif predictor.get("epochs"):
             epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
@@ -155,7 +157,8 @@ def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bo
         rows.append(("validation accuracy", f"{predictor['validation_accuracy']:.1%}"))
     if a2c.get("steps"):
         after, before = a2c["episode_return"], progress.return_before
-        rows.append(("true episode reward", f"{before:.1f} before, {after:.1f} after (mean of the last 100 episodes)"))
+        rewards = "no episode has ended" if math.isnan(after) else f"{before:.1f} before, {after:.1f} after"
+        rows.append(("true episode reward", f"{rewards} (mean of the last 100 episodes)"))
         if solved_at is not None:
             verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
             rows.append(("target", f"{solved_at:g}, {verdict}"))
@@ -184,7 +187,7 @@ def draw_curves(folder: Path, title: str) -> None:
     for name in ("episode_return", "training_accuracy", "validation_accuracy", "labels"):
         points = [(float(row["steps"]), float(row[name])) for row in rows if row[name] not in ("", "nan")]
         curves[name] = ([x for x, _ in points], [y for _, y in points])
-    if not curves["episode_return"][0]:
+    if not any(x for x, _ in curves.values()):
         return
     has_labels = any(curves["labels"][1])
     figure = Figure(figsize=(11 if has_labels else 6, 4), layout="constrained")
