@@ -157,8 +157,8 @@ def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bo
         rows.append(("validation accuracy", f"{predictor['validation_accuracy']:.1%}"))
     if a2c.get("steps"):
         after, before = a2c["episode_return"], progress.return_before
-        rewards = "no episode has ended" if math.isnan(after) else f"{before:.1f} before, {after:.1f} after"
-        rows.append(("true episode reward", f"{rewards} (mean of the last 100 episodes)"))
+        rewards = f"{before:.1f} before, {after:.1f} after (mean of the last 100 episodes)"
+        rows.append(("true episode reward", "no episode has ended" if math.isnan(after) else rewards))
         if solved_at is not None:
             verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
             rows.append(("target", f"{solved_at:g}, {verdict}"))

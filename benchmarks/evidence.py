@@ -40,7 +40,7 @@ def moving_dot(seeds: int = 5, log_dir: str = "runs") -> None:
         record(f"moving_dot_seed{seed}", Path(log_dir) / name)
 
 
-def record(name: str, run: Path) -> None:
+def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> None:
     """Copies a run's curves and settings to results/ and works out its figures.
 
     Args:

@@ -24,7 +24,7 @@ TINY = (
     *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
     *("--n_initial_epochs", "2", "--million_timesteps", "0.002"),
 )
-DEADLINE = 120  # seconds for anything that is waited for
+DEADLINE = 240  # seconds for anything that is waited for
 
 
 def command(tmp_path: Path, *words: str) -> list[str]:
