@@ -62,6 +62,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> 
         "seconds": float(rows[-1]["seconds"]),
         "peak_memory_mb": _last(rows, "peak_memory_mb"),
     }
+    config["command"] = ["python", "run.py", *config["command"][1:]]
     keep = ("command", "started", "git_revision", "machine", "versions", "config")
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"figures": figures, **{key: config[key] for key in keep}}, indent=2)
@@ -95,7 +96,7 @@ def readme() -> None:
         machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
         words = ["python", "run.py", *result["command"][1:]]
         commands.append(
-            f"| {path.stem} | `{' '.join(words)}` | {result['git_revision'][:12]} | {result['config']['seed']} |"
+            f"| {path.stem} | `{' '.join(result['command'])}` | {result['git_revision'][:12]} | {result['config']['seed']} |"
         )
     note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, trainer running."
     _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
