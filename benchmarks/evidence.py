@@ -94,11 +94,9 @@ def readme() -> None:
         )
         machine = result["machine"]
         machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
-        words = ["python", "run.py", *result["command"][1:]]
-        commands.append(
-            f"| {path.stem} | `{' '.join(result['command'])}` | {result['git_revision'][:12]} | {result['config']['seed']} |"
-        )
-    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, trainer running."
+        command, revision = " ".join(result["command"]), result["git_revision"][:12]
+        commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
+    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
     _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
     table = "\n".join(line.replace("(results/", "(") for line in lines)
     head = "| result | command | commit | seed |\n|---|---|---|---|"
