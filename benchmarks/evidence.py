@@ -79,7 +79,7 @@ def readme() -> None:
         "|---|---|---|---|---|---|---|---|",
     ]
     machines: set[str] = set()
-    commands = []
+    commands, notes = [], []
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text())
         if "figures" not in result:
@@ -94,9 +94,12 @@ def readme() -> None:
         )
         machine = result["machine"]
         machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
+        if "note" in result:
+            notes.append(f"{path.stem}: {result['note']}.")
         command, revision = " ".join(result["command"]), result["git_revision"][:12]
         commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
     note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
+    note = "\n\n".join([note, *notes])
     _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
     table = "\n".join(line.replace("(results/", "(") for line in lines)
     head = "| result | command | commit | seed |\n|---|---|---|---|"
