@@ -142,9 +142,9 @@ def _unknown_message(env_id: str, name: str) -> str:
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=8)]
     # Atari games go by several ids; the one that the project's documents use comes first.
     close.sort(key=lambda known: not known.endswith("NoFrameskip-v4"))
-    meant = f"try {', '.join(close[:3])}, " if close else "try "
+    meant = ", ".join(close[:3] or ["PongNoFrameskip-v4"])
     return (
-        f"No environment is called {env_id!r}: {meant}PongNoFrameskip-v4 or another Atari game, "
+        f"No environment is called {env_id!r}: try {meant}, any other Atari game, "
         f"{MOVING_DOT_ID}, or module:id for what a Python package registers with Gymnasium."
     )
 
