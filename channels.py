@@ -104,6 +104,25 @@ class WeightsBoard:
         return version
 
 
+class StopFlag:
+    """Tells every process to leave. It has no lock, which a process killed at the wrong moment would keep for ever."""
+
+    def __init__(self, context: SpawnContext | None) -> None:
+        self._value: Any = context.RawValue(ctypes.c_bool, False) if context else ctypes.c_bool(False)
+
+    def set(self) -> None:
+        self._value.value = True
+
+    def is_set(self) -> bool:
+        return bool(self._value.value)
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps, but not past the stop by more than a moment."""
+        deadline = time.monotonic() + seconds
+        while not self.is_set() and time.monotonic() < deadline:
+            time.sleep(min(0.02, seconds))
+
+
 class ProcessorTurns:
     """On a small machine the policy and the trainer take turns with all cores, instead of sharing them.
 
@@ -156,7 +175,7 @@ class Channels:
     labels: Any  # Queue[Label], pref_interface -> reward_predictor; full: the writer waits
     reports: Any  # Queue[Report | Failure], children -> main
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
-    stop: Any  # Event: finish the step, checkpoint, leave
+    stop: StopFlag  # finish the step, checkpoint, leave
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
     context: SpawnContext | None = field(repr=False)  # None: everything runs in this process
@@ -169,7 +188,7 @@ class Channels:
                 queue.Queue(),
                 queue.Queue(),
                 queue.Queue(1),
-                threading.Event(),
+                StopFlag(None),
                 ctypes.c_int64(0),
                 ProcessorTurns(None),
                 None,
@@ -180,7 +199,7 @@ class Channels:
             context.Queue(LABEL_QUEUE_SIZE),
             context.Queue(),
             context.Queue(1),
-            context.Event(),
+            StopFlag(context),
             context.RawValue(ctypes.c_int64, 0),
             ProcessorTurns(context if take_turns else None),
             context,
@@ -192,11 +211,34 @@ class Channels:
             "context": None,
         }  # the context is for starting processes, which main alone does
 
+    def read_in_background(self) -> None:
+        """Lets threads of the main process read what the children send.
+
+        A child that is killed in the middle of a message leaves its reader waiting for the rest: then a thread waits,
+        and the main process still sees that the child is dead.
+        """
+        self.segments = _read_by_thread(self.segments, SEGMENT_QUEUE_SIZE)
+        self.reports = _read_by_thread(self.reports, 0)
+        self.episodes = _read_by_thread(self.episodes, 1)
+
     def discard(self) -> None:
         """Called by a child that leaves: what nobody will read must not keep the process alive."""
-        for channel in (self.segments, self.episodes):
+        # Told to stop, a child keeps no last words back either: whoever was killed may hold the lock of that queue.
+        for channel in (self.segments, self.episodes, *((self.reports,) if self.stop.is_set() else ())):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
+
+
+def _read_by_thread(channel: Any, size: int) -> queue.Queue[Any]:
+    """A queue inside this process that a thread fills from one between processes."""
+    local: queue.Queue[Any] = queue.Queue(size)
+
+    def read() -> None:
+        while True:
+            local.put(channel.get())
+
+    threading.Thread(target=read, daemon=True, name="reader").start()
+    return local
 
 
 def drain(channel: Any, limit: int | None = None) -> list[Any]:

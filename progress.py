@@ -54,11 +54,12 @@ class Progress:
         if self._live:
             self._live.start()
         path = folder / "progress.csv"
-        new = not path.exists()
+        new = not path.exists() or not path.stat().st_size
         self._file = path.open("a", newline="")
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
         if new:
             self._csv.writeheader()
+            self._file.flush()
 
     def update(self, report: Report, labels: int) -> None:
         """Takes a child's report."""

@@ -104,6 +104,8 @@ class Run:
             self._build_trainer()
         if config.mode != "pretrain_reward_predictor":
             self._build_worker()
+        if not config.synchronous:
+            self.channels.read_in_background()  # the children have the other ends already
         if config.mode == "gather_initial_prefs":
             self.done = lambda: self._interface.ended or self._interface.n_labels >= self.goal_labels
 
