@@ -223,8 +223,7 @@ class Channels:
 
     def discard(self) -> None:
         """Called by a child that leaves: what nobody will read must not keep the process alive."""
-        # Told to stop, a child keeps no last words back either: whoever was killed may hold the lock of that queue.
-        for channel in (self.segments, self.episodes, *((self.reports,) if self.stop.is_set() else ())):
+        for channel in (self.segments, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
 
