@@ -41,6 +41,13 @@ USER_ERRORS = (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
     """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def report_thread(failure: threading.ExceptHookArgs) -> None:
+        """A library's background thread (TensorBoard's writer on a full disk) fails like the process itself."""
+        details = "".join(traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback))
+        channels.reports.put(Failure(name, str(failure.exc_value), details, True))
+
+    threading.excepthook = report_thread
     threading.Thread(target=_follow_parent, args=(channels,), daemon=True, name="parent watch").start()
     try:
         body(channels, *arguments)
