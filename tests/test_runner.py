@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +18,6 @@ from pref_db import Segment, decode_frames
 
 STACK, SIDE, LENGTH = 4, 8, 6
 REWARDS = (3.0, -2.5, 0.25, 0.0, 1.5)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny networks gain nothing from threads, which on a busy machine only wait for each other."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 @dataclass

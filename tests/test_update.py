@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,15 +20,6 @@ Update = Callable[[Policy, Optimizer, Batch, PolicyConfig], dict[str, float]]
 
 SIZE = 12
 ONE_PASS = PolicyConfig(algo="ppo", ppo_epochs=1, ppo_minibatches=1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny networks gain nothing from threads, which on a busy machine only wait for each other."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def env(n_actions: int | None) -> EnvInfo:
