@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import checkpoint
 import networks
 from channels import Channels, Report, WeightsBoard, drain
-from pref_db import CompressedSegment, Label, PrefDB
+from pref_db import CompressedSegment, Label, PrefDB, Segment
 
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
@@ -206,9 +206,8 @@ class PairBatch:
         """Reads the pairs; with `n_frames`, only so many of the newest frames of each observation."""
         segments = [stored.decode() for pair in pairs for stored in (pair.a, pair.b)]
         lengths = torch.tensor([len(segment) for segment in segments])
-        newest = slice(None) if n_frames is None else slice(-n_frames, None)
         return cls(
-            torch.from_numpy(np.concatenate([segment.stacked()[:, newest] for segment in segments])),
+            torch.from_numpy(_observations(segments, n_frames)),
             torch.from_numpy(np.concatenate([segment.actions for segment in segments])),
             torch.repeat_interleave(torch.arange(len(segments)), lengths),
             torch.tensor([pair.label.mu for pair in pairs], dtype=torch.float32),
@@ -219,6 +218,16 @@ class PairBatch:
         """Raw rewards (members, total steps) -> summed rewards of the pairs' segments, (members, B) each."""
         sums = torch.zeros(len(raw), 2 * len(self.mu)).index_add_(1, self.segment, raw)
         return sums[:, 0::2], sums[:, 1::2]
+
+
+def _observations(segments: list[Segment], n_frames: int | None) -> np.ndarray:
+    """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.scaled`)."""
+    stacked = [segment.stacked() for segment in segments]
+    if not segments[0].is_pixels:
+        return np.concatenate(stacked)
+    newest = slice(None) if n_frames is None else slice(-n_frames, None)
+    planes = [np.concatenate([windows[:, i] for windows in stacked]) for i in range(stacked[0].shape[1])[newest]]
+    return np.moveaxis(np.stack(planes, -1), -1, 1)
 
 
 class Trainer:

@@ -54,8 +54,11 @@ class Policy(nn.Module):
         fast = isinstance(self.body, networks.NatureCNN) and networks.cpu_has_bf16()
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
-        for body in (self.body, *self._fast):
-            body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether pixels should lie channels last in memory, which is what `networks.scaled` reads fastest."""
+        return isinstance(self.body, networks.NatureCNN)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
