@@ -97,7 +97,8 @@ class RewardCNN(nn.Module):
             nn.Conv2d(c, width, k, stride=s, bias=not batchnorm, groups=1 if i == 0 else n_members)
             for i, (c, k, s) in enumerate(shapes)
         )
-        self.norms = nn.ModuleList(nn.BatchNorm2d(width) if batchnorm else nn.Identity() for _ in shapes)
+        # Momentum 1: the statistics kept for prediction are those of the last batch, see `settle_batchnorm`.
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width, momentum=1.0) if batchnorm else nn.Identity() for _ in shapes)
         self.dropout = nn.Dropout(dropout)
         self.fc = EnsembleLinear(n_members, 16 * 7 * 7, self.n_features)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

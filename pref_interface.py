@@ -284,7 +284,7 @@ class PrefInterface:
     def _ask_synthetic(self) -> bool:
         """Asks for what is due, with one commit for many answers."""
         answers: list[tuple[Comparison, Choice]] = []
-        if not self.training and len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
+        if len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
             return False  # the more episodes the first pairs come from, the more the predictor sees of the task
         for _ in range(min(self.wanted(), ANSWERS_PER_COMMIT)):
             comparison = self._next_comparison()

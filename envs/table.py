@@ -56,7 +56,6 @@ _TUNED: dict[str, dict[str, object]] = {
         "reward_predictor_learning_rate": 3e-3,
         "reward_std": 1.0,
         "ensemble_size": 1,
-        "label_batch_size": 16,
         "labels_per_step": 0.1,
         "n_initial_epochs": 30,
         "n_initial_prefs": 250,

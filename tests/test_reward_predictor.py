@@ -127,6 +127,24 @@ class Stored:
         self.decode = lambda: of
 
 
+def test_settled_batch_norm_predicts_what_training_sees() -> None:
+    torch.manual_seed(0)
+    predictor = RewardPredictor(PredictorInputs("pixels", (4, 84, 84), 6, None), SMALL)
+    observations = torch.randint(0, 256, (24, 4, 84, 84), dtype=torch.uint8) // torch.arange(1, 25).view(24, 1, 1, 1)
+    actions = torch.zeros(24, dtype=torch.int64)
+    with torch.no_grad():
+        trained_on = predictor.train()(observations, actions)
+        for norm in predictor.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d):  # what other weights have left behind
+                norm.running_mean.normal_(0, 3)  # type: ignore[union-attr, operator]
+        unsettled = predictor.eval()(observations, actions)
+        predictor.settle_batchnorm(observations, actions)
+        settled = predictor(observations, actions)
+    scale = trained_on.std(1).max()
+    assert not predictor.training
+    assert (settled - trained_on).abs().max() < 0.1 * scale < (unsettled - trained_on).abs().max()
+
+
 def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_member() -> None:
     torch.manual_seed(0)
     predictor = RewardPredictor(VECTORS, replace(SMALL, reward_std=0.05))
@@ -406,6 +424,20 @@ def test_a_loaded_predictor_starts_the_policy_without_labels(
             other.trainer(replace(config, ensemble_size=2))
     finally:
         other.close()
+
+
+def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
+    """Answers alone would leave it there: both segments have it, and what is wrong by far has no gradient."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    with torch.no_grad():
+        trainer.learner.out.bias += 25
+    before = rewards(trainer.learner.reward).mean()
+    for _ in range(100):
+        ring.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
+        assert trainer.step()
+    assert rewards(trainer.learner.reward).mean() < 0.9 * before
 
 
 def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
