@@ -88,7 +88,7 @@ class WeightsBoard:
 
     def publish(self, module: nn.Module) -> None:
         """Makes the module's weights and buffers the newest ones."""
-        flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in module.state_dict().values()])
+        flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in module.state_dict().values()]).cpu()
         with self._lock:
             np.frombuffer(self._shared, dtype=np.float32)[:] = flat.numpy()
             self._version.value += 1
@@ -99,6 +99,7 @@ class WeightsBoard:
             flat = torch.from_numpy(np.frombuffer(self._shared, dtype=np.float32).copy())
             version = self.version
         tensors = list(module.state_dict().values())
+        flat = flat.to(tensors[0].device)
         for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(values.reshape(tensor.shape))
         return version

@@ -14,12 +14,17 @@ FORMAT = 1
 KEEP = 3
 
 
+MAX_SECONDS = 120.0  # between checkpoints of a run that learns, however long its updates take
+
+
 class CheckpointError(Exception):
     """A checkpoint cannot be read or does not fit; the message is one sentence with the fix."""
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Writes `folder/step-<step>.pt` (temporary file, fsync, rename) and removes all but the newest three.
+
+    Tensors are written as those of a CPU, wherever they are.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the earlier checkpoints stay.
@@ -29,7 +34,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     temporary = path.with_suffix(".tmp")
     try:
         with temporary.open("wb") as file:
-            torch.save({"format": FORMAT, "step": step, **state}, file)
+            torch.save({"format": FORMAT, "step": step, **_on_cpu(state)}, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -40,6 +45,15 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
+
+
+def _on_cpu(value: Any) -> Any:
+    """Plain values with the tensors in them on the CPU; those that are there are not copied."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    return [_on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 import tyro
 
 import checkpoint
@@ -47,6 +48,9 @@ class RunConfig:
     """Show the last full episode in a window."""
     synchronous: bool = False
     """Run all parts in one process in lockstep: slower, and the same seed gives the same result bit for bit."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the networks compute: `auto` takes a CUDA card if there is one, but for `--synchronous` the CPU, since
+    sums on a card differ in their last bits from run to run."""
     debug: bool = False
     """Print tracebacks, and more to log.txt."""
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
@@ -60,6 +64,12 @@ class RunConfig:
     @property
     def trains_policy(self) -> bool:
         return self.mode.startswith("train_policy")
+
+    def torch_device(self) -> torch.device:
+        """The device that `device` stands for on this machine."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() and not self.synchronous else "cpu")
+        return torch.device(self.device)
 
     def run_path(self) -> Path:
         """Where the run's folder is, or will be."""
@@ -166,6 +176,8 @@ def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:
 def validate(config: RunConfig) -> None:
     """Checks what types cannot: raises UserError with one sentence that says the fix."""
     policy, predictor, prefs = config.policy, config.predictor, config.prefs
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda finds no CUDA card that PyTorch can use; give --device cpu.")
     at_least = {
         "n_envs": (policy.n_envs, 1),
         "n_steps": (policy.n_steps, 1),

@@ -9,14 +9,40 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+CPU = torch.device("cpu")
 
 
 def cpu_has_bf16() -> bool:
     """True where the processor multiplies bfloat16 natively; elsewhere bfloat16 is emulated and slower than float32."""
     return any(torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def has_bf16(device: torch.device) -> bool:
+    """True where the device multiplies bfloat16 natively."""
+    return torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
+
+
+def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """Values for the networks on `device`: without a copy on a CPU, without waiting for the transfer to a card.
+
+    The transfer is from pinned memory, which PyTorch keeps for the next one; the memory layout stays as it is.
+    """
+    tensor = torch.as_tensor(values)
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def fetched(*tensors: Tensor) -> list[Tensor]:
+    """Tensors (N, ...) on a card -> the same on the CPU, in one transfer as float32: whole numbers below 2^24."""
+    columns = [tensor.reshape(len(tensor), -1).float() for tensor in tensors]
+    parts = torch.cat(columns, 1).cpu().split([part.shape[1] for part in columns], 1)
+    return [part.reshape(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 
 
 def scaled(pixels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -104,7 +130,8 @@ class RewardCNN(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = scaled(pixels, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
+        device = pixels.device.type
+        x = scaled(pixels, torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # (B, 16 * members, ...) 26, 11, 9, 7
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
@@ -140,8 +167,8 @@ class FeaturePoints(nn.Module):
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
         total = by_row.sum(2) + 1e-8
-        rows = by_row @ torch.linspace(-1, 1, maps.shape[2]) / total  # (B, members * points)
-        columns = by_column @ torch.linspace(-1, 1, maps.shape[3]) / total
+        rows = by_row @ torch.linspace(-1, 1, maps.shape[2], device=maps.device) / total  # (B, members * points)
+        columns = by_column @ torch.linspace(-1, 1, maps.shape[3], device=maps.device) / total
         points = torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
         return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
 

@@ -18,7 +18,7 @@ from envs import EnvError
 from pref_db import PrefDBError
 from viewer import DisplayError
 
-STOP_SECONDS = 20.0  # for a checkpoint and the end of the environments
+STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
 KILL_SECONDS = 3.0
 
 

@@ -70,7 +70,7 @@ class PredictorConfig:
     load_reward_predictor_ckpt_dir: str | None = None
     """Folder with a reward predictor checkpoint to start from."""
     reward_predictor_ckpt_interval: int = 500
-    """Training batches of the reward predictor between checkpoints."""
+    """Training batches of the reward predictor between checkpoints, of which there is one every two minutes anyway."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class RewardPredictor(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, inputs: PredictorInputs, config: PredictorConfig) -> None:
+    def __init__(self, inputs: PredictorInputs, config: PredictorConfig, device: torch.device = networks.CPU) -> None:
         super().__init__()
+        self.device = device
         self.n_members, self.reward_std = config.ensemble_size, config.reward_std
         self.body: nn.Module
         if inputs.kind == "vector":
@@ -120,12 +121,13 @@ class RewardPredictor(nn.Module):
         self.register_buffer("mean", torch.zeros(self.n_members))
         self.register_buffer("std", torch.ones(self.n_members))
         # bfloat16 pays on convolutions; feature points need more digits for their positions than it has.
-        self.autocast = isinstance(self.body, networks.RewardCNN) and networks.cpu_has_bf16()
+        self.autocast = isinstance(self.body, networks.RewardCNN) and networks.has_bf16(device)
+        self.to(device)
         self.eval()
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B, ...), (B,) or (B, A) -> raw rewards (members, B)."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             features = self.body(observations)  # (members, B, features)
         features = features.float()
         if self.joint is not None:
@@ -155,10 +157,10 @@ class RewardPredictor(nn.Module):
         return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std
 
     @torch.inference_mode()
-    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) or (B, A) -> predicted reward (B,): the mean of the normalised members."""
-        raw = self(torch.from_numpy(observations), torch.from_numpy(actions))
-        return self.normalised(raw).mean(0).numpy()
+        raw = self(networks.to_device(observations, self.device), networks.to_device(actions, self.device))
+        return self.normalised(raw).mean(0).cpu().numpy()
 
     @torch.no_grad()
     def fit_normaliser(self, raw: Tensor) -> None:
@@ -233,9 +235,13 @@ class PairBatch:
             torch.tensor([pair.counts for pair in pairs], dtype=torch.float32).T,
         )
 
+    def to(self, device: torch.device) -> PairBatch:
+        """The same batch on a device."""
+        return PairBatch(*(networks.to_device(getattr(self, name), device) for name in self.__dataclass_fields__))
+
     def returns(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Raw rewards (members, total steps) -> summed rewards of the pairs' segments, (members, B) each."""
-        sums = torch.zeros(len(raw), 2 * len(self.mu)).index_add_(1, self.segment, raw)
+        sums = torch.zeros(len(raw), 2 * len(self.mu), device=raw.device).index_add_(1, self.segment, raw)
         return sums[:, 0::2], sums[:, 1::2]
 
 
@@ -265,6 +271,7 @@ class Trainer:
         n_initial_prefs: int,
         freeze: bool,
         resume: bool,
+        device: torch.device = networks.CPU,
     ) -> None:
         torch.manual_seed(seed)
         self.env_id, self.config, self.channels, self.board, self.run_dir = (
@@ -275,7 +282,7 @@ class Trainer:
             run_dir,
         )
         self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
-        self.learner = RewardPredictor(inputs, config)
+        self.learner = RewardPredictor(inputs, config, device)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
         self.predictor = copy.deepcopy(self.learner)
         self.optimizer = torch.optim.AdamW(self.learner.parameters(), lr=config.reward_predictor_learning_rate)
@@ -286,6 +293,7 @@ class Trainer:
         self.batches, self.epochs, self.labels_trained = 0, 0, 0
         self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps taken so far
         self.pretrained = False
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self.validation = {"loss": float("nan"), "accuracy": float("nan")}
         self.training = {"loss": float("nan"), "accuracy": float("nan")}
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=50)
@@ -312,7 +320,7 @@ class Trainer:
             worked = True
             if self.batches % BATCHES_PER_PUBLISH == 0:
                 self._publish()
-            if self.batches % self.config.reward_predictor_ckpt_interval == 0:
+            if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
         self._report()
         return worked
@@ -346,6 +354,9 @@ class Trainer:
         size = min(self.config.label_batch_size, len(train))
         return [train[i] for i in self.rng.choice(len(train), size, replace=False)]
 
+    def _decoded(self, pairs: list[TrainingPair]) -> PairBatch:
+        return PairBatch.decode(pairs, self.predictor.n_frames).to(self.predictor.device)
+
     def _due(self) -> bool:
         """Training keeps pace with the policy, so that neither starves the other on a small machine."""
         steps, size = self.channels.agent_steps.value, self.config.label_batch_size
@@ -358,7 +369,7 @@ class Trainer:
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
-        batch = PairBatch.decode(pairs, self.predictor.n_frames)
+        batch = self._decoded(pairs)
         with self.channels.turns.trainer():
             losses, difference = self._descend(batch)
         self.batches += 1
@@ -388,8 +399,9 @@ class Trainer:
     def _settle(self) -> None:
         """Readies the average for prediction, on some of the labels that it was trained on."""
         if train := self._split(validation=False):
-            pairs = [train[i] for i in self.rng.choice(len(train), min(SETTLING_PAIRS, len(train)), replace=False)]
-            batch = PairBatch.decode(pairs, self.predictor.n_frames)
+            rng = np.random.default_rng(self.batches)  # of its own: when it is called depends on the clock
+            pairs = [train[i] for i in rng.choice(len(train), min(SETTLING_PAIRS, len(train)), replace=False)]
+            batch = self._decoded(pairs)
             with self.channels.turns.trainer():
                 self.predictor.settle_batchnorm(batch.observations, batch.actions)
 
@@ -429,7 +441,7 @@ class Trainer:
         pairs = self._split(validation=True)[-MEASURED_LABELS:]
         size = self.config.label_batch_size
         for start in range(0, len(pairs), size):
-            batch = PairBatch.decode(pairs[start : start + size], self.predictor.n_frames)
+            batch = self._decoded(pairs[start : start + size])
             with self.channels.turns.trainer():
                 returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
             losses = preference_loss(returns_a, returns_b, batch.mu)
@@ -444,7 +456,7 @@ class Trainer:
         self._settle()
         newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
         if newest:
-            batch = PairBatch.decode(newest, self.predictor.n_frames)
+            batch = self._decoded(newest)
             self.predictor.fit_normaliser(self.predictor(batch.observations, batch.actions))
         if self.board is not None:
             self.board.publish(self.predictor)
@@ -484,6 +496,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Writes a checkpoint of the predictor."""
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._settle()
         return checkpoint.save(
             self.run_dir / "reward_predictor",
@@ -565,9 +578,10 @@ class PredictorCopySpec:
     inputs: PredictorInputs
     config: PredictorConfig
     board: WeightsBoard
+    device: torch.device = networks.CPU
 
     def build(self) -> PredictorCopy:
-        return PredictorCopy(RewardPredictor(self.inputs, self.config), self.board)
+        return PredictorCopy(RewardPredictor(self.inputs, self.config, self.device), self.board)
 
 
 class PredictorCopy:
@@ -579,23 +593,24 @@ class PredictorCopy:
 
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
-        self._recent: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._recent: deque[tuple[Tensor, Tensor]] = deque()
 
     def refresh(self) -> int:
         """Takes over the newest weights; returns their version, 0 while there are none."""
         if self.board.version > self.version:
             self.version = self.board.fetch(self.predictor)
             if self._n_recent() >= NORMALISER_STEPS:
-                observations, actions = (np.concatenate(arrays) for arrays in zip(*self._recent, strict=True))
+                observations, actions = (torch.cat(parts) for parts in zip(*self._recent, strict=True))
                 with torch.inference_mode():
-                    raw = self.predictor(torch.from_numpy(observations), torch.from_numpy(actions))
+                    raw = self.predictor(observations, actions)
                 self.predictor.fit_normaliser(raw)
         return self.version
 
-    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (B,) normalised predicted rewards."""
-        kept = slice(None, None, NORMALISER_STRIDE)
-        self._recent.append((observations[kept].copy(), actions[kept].copy()))
+        device, kept = self.predictor.device, slice(None, None, NORMALISER_STRIDE)
+        observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
+        self._recent.append((observations[kept].clone(), actions[kept].clone()))
         while self._n_recent() - len(self._recent[0][1]) >= NORMALISER_STEPS:
             self._recent.popleft()
         return self.predictor.reward(observations, actions)

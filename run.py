@@ -70,7 +70,8 @@ class Run:
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.config, self.path = config, folder.path
         self.info = env_info(config.env_id)
-        self.take_turns = n_cores() < ENOUGH_CORES
+        self.device = config.torch_device()
+        self.take_turns = n_cores() < ENOUGH_CORES and self.device.type == "cpu"
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.children = Children(self.channels)
         self.local: list[Any] = []  # the parts that run in this process, each with step() and close()
@@ -91,6 +92,7 @@ class Run:
     def build(self) -> None:
         """Starts the mode's parts."""
         config = self.config
+        log.info("the networks compute on the %s", self.device.type)
         if config.uses_preferences:
             self._open_store()
             self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
@@ -162,6 +164,7 @@ class Run:
             "n_initial_prefs": config.prefs.n_initial_prefs if gathers(self.config) else 0,
             "freeze": freeze,
             "resume": bool(config.resume),
+            "device": self.device,
         }
         if config.synchronous:
             trainer = Trainer(channels=self.channels, **arguments)
@@ -175,7 +178,9 @@ class Run:
 
     def _build_worker(self) -> None:
         config = self.config
-        spec = PredictorCopySpec(self.predictor_inputs, config.predictor, self.board) if self.board else None
+        spec = None
+        if self.board is not None:
+            spec = PredictorCopySpec(self.predictor_inputs, config.predictor, self.board, self.device)
         arguments: dict[str, Any] = {
             "env_id": config.env_id,
             "config": config.policy,
@@ -184,6 +189,7 @@ class Run:
             "n_watched": min(N_WATCHED, config.policy.n_envs) if self.teacher_is_person else 0,
             "render_episodes": config.render_episodes,
             "resume": bool(config.resume),
+            "device": self.device,
         }
         if config.synchronous:
             worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=self.channels, **arguments)
@@ -195,7 +201,7 @@ class Run:
 
     def _n_threads(self) -> int:
         """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most."""
-        threads = n_cores() if self.take_turns else min(8, n_cores() // 2)
+        threads = n_cores() if self.take_turns else min(8, max(1, n_cores() // 2))
         log.info("each child computes with %d threads%s", threads, ", in turns" if self.take_turns else "")
         return threads
 

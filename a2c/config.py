@@ -39,7 +39,7 @@ class PolicyConfig:
     load_policy_ckpt_dir: str | None = None
     """Folder with a policy checkpoint to start from."""
     policy_ckpt_interval: int = 1000
-    """Policy updates between checkpoints."""
+    """Policy updates between checkpoints, of which there is one every two minutes anyway."""
     log_interval: int = 20
     """Policy updates between points of the TensorBoard curves."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +28,18 @@ class Evaluation:
 class Policy(nn.Module):
     """Actor and critic on one body.
 
-    Where the processor has bfloat16 arithmetic, the convolutional body runs as a bfloat16 copy (twice as fast on a
+    Where the device has bfloat16 arithmetic, the convolutional body runs as a bfloat16 copy (twice as fast on a
     small batch and on an update), while the optimiser works on the float32 weights, which are the ones saved.
 
     Args:
         info: what the environment shows and takes.
         network: `nature` or `feature_points` for pixels; vectors always get an MLP.
+        device: where the networks compute; observations come, and actions go, as arrays in main memory.
     """
 
-    def __init__(self, info: EnvInfo, network: str) -> None:
+    def __init__(self, info: EnvInfo, network: str, device: torch.device = networks.CPU) -> None:
         super().__init__()
+        self.device = device
         self.body: nn.Module
         if info.kind == "vector":
             self.body = networks.PolicyMLP(info.observation_shape[0])
@@ -51,9 +54,13 @@ class Policy(nn.Module):
         networks.orthogonal_(self.actor, 0.01)  # near-uniform actions at the start
         networks.orthogonal_(self.critic, 1.0)
         self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
-        fast = isinstance(self.body, networks.NatureCNN) and networks.cpu_has_bf16()
+        self.to(device)
+        fast = isinstance(self.body, networks.NatureCNN) and networks.has_bf16(device)
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
+        self._gradients: list[Tensor] = []  # of the float32 body, memory that every update uses again
+        # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
+        self.acted_on: deque[Tensor] = deque(maxlen=0)
 
     @property
     def channels_last(self) -> bool:
@@ -79,17 +86,29 @@ class Policy(nn.Module):
         self, observations: np.ndarray, *, deterministic: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,)."""
-        head, values = self(torch.from_numpy(observations))
+        self.acted_on.append(moved := networks.to_device(observations, self.device))
+        head, values = self(moved)
         distribution = self.distribution(head)
-        most_likely = head.argmax(-1) if self.log_std is None else head
-        actions = most_likely if deterministic else distribution.sample()
-        return actions.numpy(), distribution.log_prob(actions).numpy(), values.numpy()
+        if deterministic:
+            actions = head.argmax(-1) if self.log_std is None else head
+        else:
+            actions = self._drawn(head) if head.is_cuda else distribution.sample()
+        log_probs = distribution.log_prob(actions)
+        if head.is_cuda:
+            actions, log_probs, values = networks.fetched(actions, log_probs, values)
+        return actions.numpy(), log_probs.numpy(), values.numpy()
+
+    def _drawn(self, head: Tensor) -> Tensor:
+        """Random actions; unlike `sample`, which checks its arguments there, it does not wait for the card."""
+        if self.log_std is None:
+            return (head - torch.empty_like(head).exponential_().log()).argmax(-1)  # the Gumbel-max trick
+        return head + self.log_std.exp() * torch.randn_like(head)
 
     @torch.inference_mode()
     def values(self, observations: np.ndarray) -> np.ndarray:
         """Observations (N, ...) -> V (N,)."""
-        values: Tensor = self(torch.from_numpy(observations))[1]
-        return values.numpy()
+        values: Tensor = self(networks.to_device(observations, self.device))[1]
+        return values.cpu().numpy()
 
     def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
         """Log-probabilities, entropies and values of past decisions under the present weights, with gradients."""
@@ -100,9 +119,12 @@ class Policy(nn.Module):
     def collect_gradients(self) -> None:
         """Moves the gradients of the bfloat16 copy to the float32 weights; call between backward() and step()."""
         for fast in self._fast:
-            for weight, half in zip(self.body.parameters(), fast.parameters(), strict=True):
-                weight.grad = None if half.grad is None else half.grad.float()
-                half.grad = None
+            halves = list(fast.parameters())
+            if not self._gradients:
+                self._gradients = [torch.empty_like(weight) for weight in self.body.parameters()]
+            torch._foreach_copy_(self._gradients, [half.grad for half in halves])  # type: ignore[misc]
+            for weight, gradient, half in zip(self.body.parameters(), self._gradients, halves, strict=True):
+                weight.grad, half.grad = gradient, None
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+import networks
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 
@@ -26,6 +27,7 @@ class RMSProp(Optimizer):
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps})
         for param in params:
             self.state[param]["square_avg"] = torch.ones_like(param)
+        self._roots = {param: torch.empty_like(param) for param in params}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -35,7 +37,10 @@ class RMSProp(Optimizer):
             averages = [self.state[p]["square_avg"] for p in params]
             torch._foreach_mul_(averages, group["alpha"])
             torch._foreach_addcmul_(averages, grads, grads, 1 - group["alpha"])
-            roots = torch._foreach_sqrt(torch._foreach_add(averages, group["eps"]))
+            roots = [self._roots[p] for p in params]  # kept: new memory would cost as much as the arithmetic
+            torch._foreach_copy_(roots, averages)
+            torch._foreach_add_(roots, group["eps"])
+            torch._foreach_sqrt_(roots)
             torch._foreach_addcdiv_(params, grads, roots, -group["lr"])
 
 
@@ -69,7 +74,7 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
     """RMSProp for A2C, as in the paper; Adam for PPO."""
     params = list(policy.parameters())
     if config.algo == "ppo":
-        return Adam(params, lr=config.lr, eps=1e-5)
+        return Adam(params, lr=config.lr, eps=1e-5, fused=True)
     return RMSProp(params, lr=config.lr)
 
 
@@ -77,14 +82,14 @@ def a2c_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: Polic
     """One step on the whole batch along the advantage-weighted policy gradient."""
     evaluation = policy.evaluate(batch.observations, batch.actions)
     policy_losses = -batch.advantages * evaluation.log_probs
-    return _step(policy, optimizer, batch, policy_losses, evaluation.entropy, evaluation.values, config)
+    return _numbers(_step(policy, optimizer, batch, policy_losses, evaluation.entropy, evaluation.values, config))
 
 
 def ppo_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig) -> dict[str, float]:
     """Several passes over shuffled minibatches with the clipped surrogate objective (eq. 7)."""
-    losses: dict[str, float] = {}
+    losses: dict[str, Tensor] = {}
     for _ in range(config.ppo_epochs):
-        for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
+        for indices in networks.to_device(torch.randperm(len(batch)), policy.device).chunk(config.ppo_minibatches):
             part = batch.select(indices)
             evaluation = policy.evaluate(part.observations, part.actions)
             ratio = (evaluation.log_probs - part.log_probs).exp()
@@ -92,7 +97,7 @@ def ppo_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: Polic
             clipped = ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP)
             policy_losses = -torch.minimum(ratio * advantages, clipped * advantages)
             losses = _step(policy, optimizer, part, policy_losses, evaluation.entropy, evaluation.values, config)
-    return losses
+    return _numbers(losses)
 
 
 def _normalised(advantages: Tensor, valid: Tensor) -> Tensor:
@@ -111,7 +116,7 @@ def _step(
     entropy: Tensor,
     values: Tensor,
     config: PolicyConfig,
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """Joins the three losses, and moves the weights by their clipped gradient."""
     n_valid = batch.valid.sum().clamp(min=1)
     policy_loss = (policy_losses * batch.valid).sum() / n_valid
@@ -125,8 +130,13 @@ def _step(
     optimizer.step()
     policy.refresh()
     return {
-        "policy_loss": policy_loss.item(),
-        "value_loss": value_loss.item(),
-        "entropy": mean_entropy.item(),
-        "grad_norm": grad_norm.item(),
+        "policy_loss": policy_loss.detach(),
+        "value_loss": value_loss.detach(),
+        "entropy": mean_entropy.detach(),
+        "grad_norm": grad_norm,
     }
+
+
+def _numbers(losses: dict[str, Tensor]) -> dict[str, float]:
+    """The figures of an update, brought from the device at once: each transfer waits for all that it computes."""
+    return dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import checkpoint
+import networks
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 from a2c.returns import advantages
@@ -28,7 +30,7 @@ class Rewarder(Protocol):
     def refresh(self) -> int:
         """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
 
-    def reward(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def reward(self, observations: Tensor, actions: Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (B,) normalised predicted rewards."""
 
 
@@ -57,21 +59,26 @@ class PolicyWorker:
         n_watched: int,
         render_episodes: bool,
         resume: bool,
+        device: torch.device = networks.CPU,
     ) -> None:
         torch.manual_seed(seed)
         self.config, self.rewarder, self.channels, self.run_dir = config, rewarder, channels, run_dir
         self.info: EnvInfo = env_info(env_id)
-        self.policy = Policy(self.info, config.policy_network)
+        self.policy = Policy(self.info, config.policy_network, device)
+        if device.type == "cuda":  # then the update and the reward predictor need no second transfer
+            self.policy.acted_on = deque(maxlen=config.n_steps)
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
         self._load(resume)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
+        torch.cuda.manual_seed(env_seed)  # and on a card with other actions; without one this does nothing
         n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
         env = make_vec_env(env_id, config.n_envs, env_seed, n_watched=n_shown)
         self.runner = Runner(
             env, self.info, self.policy, config.n_steps, env_seed, watch=n_watched > 0, record=render_episodes
         )
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._writer: Any = None
         self._log_sums: defaultdict[str, float] = defaultdict(float)
         self._log_mark = (time.monotonic(), self.steps)
@@ -100,9 +107,11 @@ class PolicyWorker:
         """One update on the rollout, with the predicted rewards if there is a predictor."""
         config, stopwatch = self.config, self.runner.stopwatch
         rewards = rollout.rewards
+        observations = self._observations(rollout)
+        actions = networks.to_device(rollout.flat_actions(), self.policy.device)
         if self.rewarder is not None:
             with stopwatch.part("reward predictor"):
-                predicted = self.rewarder.reward(rollout.flat_observations(), rollout.flat_actions())
+                predicted = self.rewarder.reward(observations, actions)
             rewards = predicted.reshape(rollout.rewards.shape) * rollout.valid
         with stopwatch.part("update"):
             self._set_learning_rate()
@@ -115,13 +124,9 @@ class PolicyWorker:
                 gamma=config.gamma,
                 gae_lambda=config.gae_lambda,
             )
+            columns = (rollout.log_probs, advs, advs + rollout.values, rollout.valid.astype(np.float32))
             batch = Batch(
-                observations=torch.from_numpy(rollout.flat_observations()),
-                actions=torch.from_numpy(rollout.flat_actions()),
-                log_probs=torch.from_numpy(rollout.log_probs.reshape(-1)),
-                advantages=torch.from_numpy(advs.reshape(-1)),
-                returns=torch.from_numpy((advs + rollout.values).reshape(-1)),
-                valid=torch.from_numpy(rollout.valid.reshape(-1).astype(np.float32)),
+                observations, actions, *(networks.to_device(c.reshape(-1), self.policy.device) for c in columns)
             )
             update = ppo_update if config.algo == "ppo" else a2c_update
             losses = update(self.policy, self.optimizer, batch, config)
@@ -129,8 +134,14 @@ class PolicyWorker:
         self.updates += 1
         self.channels.agent_steps.value = self.steps
         self._log(rollout, rewards, losses)
-        if self.updates % config.policy_ckpt_interval == 0:
+        if self.updates % config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by:
             self.save()
+
+    def _observations(self, rollout: Rollout) -> Tensor:
+        """(T * N, ...) on which the policy acted; a card has them since then."""
+        if self.policy.acted_on:
+            return torch.cat(tuple(self.policy.acted_on))
+        return torch.from_numpy(rollout.flat_observations())
 
     def _set_learning_rate(self) -> None:
         """Linear decay to 0, as in the paper (appendix A.2)."""
@@ -190,6 +201,7 @@ class PolicyWorker:
 
     def save(self) -> Path:
         """Writes a checkpoint of the policy."""
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         return checkpoint.save(
             self.run_dir / "policy",
             self.steps,

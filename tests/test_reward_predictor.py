@@ -136,7 +136,7 @@ def test_settled_batch_norm_predicts_what_training_sees() -> None:
         trained_on = predictor.train()(observations, actions)
         for norm in predictor.modules():
             if isinstance(norm, torch.nn.BatchNorm2d):  # what other weights have left behind
-                norm.running_mean.normal_(0, 3)  # type: ignore[union-attr, operator]
+                norm.running_mean.normal_(0, 3)  # type: ignore[union-attr]
         unsettled = predictor.eval()(observations, actions)
         predictor.settle_batchnorm(observations, actions)
         settled = predictor(observations, actions)
@@ -432,7 +432,7 @@ def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
     trainer = ring.trainer()
     pretrain(trainer)
     with torch.no_grad():
-        trainer.learner.out.bias += 25
+        trainer.learner.get_parameter("out.bias").add_(25)
     before = rewards(trainer.learner.reward).mean()
     for _ in range(100):
         ring.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
