@@ -162,7 +162,7 @@ class FeaturePoints(nn.Module):
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = F.avg_pool2d(pixels[:, -1:].float() / 255, self.pool)  # (B, 1, 21, 21)
+        x = F.avg_pool2d(pixels[:, -1:].float(), self.pool) / 255  # (B, 1, 21, 21)
         maps = self.conv(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)

@@ -27,14 +27,15 @@ from pref_db import CompressedSegment, Label, PrefDB, Segment
 
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
-NORMALISER_SEGMENTS = 100  # the newest labelled segments set the reward's zero and scale
-MEASURED_LABELS = 200  # of the validation labels, the newest
+NORMALISER_SEGMENTS = 40  # the newest labelled segments set the reward's zero and scale
+MEASURED_LABELS = 100  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
 NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not a beginning that is all reward
 PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
-SETTLING_PAIRS = 32  # labels whose segments give batch norm its statistics
+BATCHES_PER_MEASUREMENT = 50
+SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
 # On the mean square of the raw rewards. A segment that is wrong by far costs no more for being wrong by farther (the
 # 10 % error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
 # the scale of all others.
@@ -320,6 +321,8 @@ class Trainer:
             worked = True
             if self.batches % BATCHES_PER_PUBLISH == 0:
                 self._publish()
+            if self.batches % BATCHES_PER_MEASUREMENT == 0:
+                self._measure()
             if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
         self._report()
@@ -432,6 +435,7 @@ class Trainer:
         """Pretraining is over: the first weights that are published start the policy."""
         self.pretrained = True
         self._publish()
+        self._measure()
         self.save()
 
     @torch.inference_mode()
@@ -457,11 +461,10 @@ class Trainer:
         newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
         if newest:
             batch = self._decoded(newest)
-            self.predictor.fit_normaliser(self.predictor(batch.observations, batch.actions))
+            with self.channels.turns.trainer():
+                self.predictor.fit_normaliser(self.predictor(batch.observations, batch.actions))
         if self.board is not None:
             self.board.publish(self.predictor)
-        if self.pretrained and self.pairs:
-            self._measure()
 
     def _log(self) -> None:
         if self._writer is None:

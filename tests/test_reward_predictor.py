@@ -271,7 +271,7 @@ def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None
 
 
 def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -> None:
-    answer(ring.db, range(30))
+    answer(ring.db, range(20))
     trainer = ring.trainer()
     pretrain(trainer)
     copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
