@@ -13,7 +13,7 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
 LOG := .tools/setup.log
 
-.PHONY: help setup demo test check format window-packages
+.PHONY: help setup demo test check format bench window-packages
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -38,6 +38,9 @@ check: $(READY) ## check lint, formatting and types
 format: $(READY) ## format the code and sort its imports
 	@$(VENV_PYTHON) -m ruff check --select I --fix .
 	@$(VENV_PYTHON) -m ruff format .
+
+bench: $(READY) ## measure speed and memory, beside other implementations (about an hour; installs those)
+	@$(VENV_PYTHON) benchmarks/bench.py --peers
 
 window-packages:
 	@echo $(WINDOW_PACKAGES)

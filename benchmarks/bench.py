@@ -1,0 +1,306 @@
+"""Measures the speed of the project's parts, of whole runs made of them, and of other implementations beside them.
+
+python benchmarks/bench.py              # all of this project's measurements, to results/bench.json
+python benchmarks/bench.py --peers      # and those of the other implementations, in the same rounds
+python benchmarks/bench.py scaling      # cost against size, to results/scaling.json and results/scaling.png
+python benchmarks/bench.py readme       # puts the table of results/bench.json into README.md
+
+Every measurement has a process of its own, and they take turns: a machine that slows down does so for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from scaling import AXES, draw
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from a2c.config import PolicyConfig
+from processes import UserError
+from reward_predictor import PredictorConfig
+from run_folder import PACKAGES, git_revision, machine
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+TRIALS = ROOT / "runs"  # what --quick and --only write must not replace whole results
+PEERS = ROOT / "benchmarks" / "peers"
+MARKS = ("<!-- bench -->", "<!-- /bench -->")
+SHORT = ("--seconds", "0.5")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A row of the table."""
+
+    title: str
+    command: tuple[str, ...]  # of measure.py, or of a peer's script
+    quick: tuple[str, ...] = SHORT  # more flags, for a smoke test
+    labels: int = 0  # that the store holds which it needs
+    peer: str | None = None  # the folder of another implementation
+
+
+MEASUREMENTS = {
+    "emulator": Measurement("Emulator alone", ("emulator",)),
+    "policy_forward": Measurement("Policy choosing actions", ("policy_forward",)),
+    "policy_update_a2c": Measurement("A2C update", ("policy_update", "--algo", "a2c")),
+    "policy_update_ppo": Measurement("PPO update, per pass over the rollout", ("policy_update", "--algo", "ppo")),
+    "predictor_forward_a2c": Measurement("Predictor on an A2C rollout", ("predictor_forward", "--algo", "a2c")),
+    "predictor_forward_ppo": Measurement("Predictor on a PPO rollout", ("predictor_forward", "--algo", "ppo")),
+    "predictor_update": Measurement("Predictor's training", ("predictor_update",), labels=500),
+    "true_reward_a2c": Measurement("Run: A2C on true rewards", ("true_reward", "--algo", "a2c"), ("--seconds", "3")),
+    "true_reward_ppo": Measurement("Run: PPO on true rewards", ("true_reward", "--algo", "ppo"), ("--seconds", "6")),
+    "preferences_a2c": Measurement(
+        "Run: A2C on preferences", ("preferences", "--algo", "a2c"), ("--seconds", "3"), 500
+    ),
+    "preferences_ppo": Measurement(
+        "Run: PPO on preferences", ("preferences", "--algo", "ppo"), ("--seconds", "6"), 500
+    ),
+    "synthetic_labels": Measurement("Synthetic teacher's labels to disk", ("synthetic_labels",), labels=500),
+    "clip_delay": Measurement("From clip cut to clip askable", ("clip_delay",)),
+    "memory": Measurement("Memory of a run on preferences, 3,000 labels", ("memory",), ("--seconds", "2"), 3000),
+    "pretraining": Measurement("Pretraining on 500 labels", ("pretraining",), ("--n-initial-epochs", "1"), labels=500),
+    "demo": Measurement("make demo, from start to end", ("demo",), ("--million-timesteps", "0.004")),
+}
+PEER_MEASUREMENTS = {
+    "sb3_a2c": Measurement("Stable-Baselines3 A2C", ("a2c",), ("--steps", "500"), peer="sb3"),
+    "sb3_ppo": Measurement("Stable-Baselines3 PPO", ("ppo",), ("--steps", "2048"), peer="sb3"),
+    "imitation": Measurement("imitation's preference comparisons", (), ("--steps", "2048"), peer="imitation"),
+}
+OUR_COUNTERPART = {"sb3_a2c": "true_reward_a2c", "sb3_ppo": "true_reward_ppo", "imitation": "preferences_ppo"}
+
+
+def bound(parts: Mapping[str, float], *, epochs: int, labels_per_step: float) -> float:
+    """Agent steps/s of a run that spends no time but in its parts, one after another.
+
+    Args:
+        parts: agent steps/s of `emulator`, `act`, `update` (one pass) and, in a run on preferences, frames/s of
+            `predict` and labels/s of `train`.
+        epochs: passes of the update over each rollout.
+        labels_per_step: labels trained on for each agent step.
+    """
+    cost = {"emulator": 1.0, "act": 1.0, "update": float(epochs), "predict": 1.0, "train": labels_per_step}
+    return 1 / sum(cost[name] / rate for name, rate in parts.items())
+
+
+def bounds(medians: Mapping[str, float]) -> dict[str, float]:
+    """The bound of every run whose parts were all measured."""
+    found = {}
+    for algo, epochs in (("a2c", 1), ("ppo", PolicyConfig().ppo_epochs)):
+        names = {"emulator": "emulator", "act": "policy_forward", "update": f"policy_update_{algo}"}
+        more = {"predict": f"predictor_forward_{algo}", "train": "predictor_update"}
+        for run, used in ((f"true_reward_{algo}", names), (f"preferences_{algo}", names | more)):
+            if all(name in medians for name in used.values()):
+                parts = {part: medians[name] for part, name in used.items()}
+                found[run] = bound(parts, epochs=epochs, labels_per_step=PredictorConfig().labels_per_step)
+    return found
+
+
+def bench(rounds: int = 3, only: tuple[str, ...] = (), quick: bool = False, peers: bool = False) -> None:
+    """Measures everything, and prints and records the table.
+
+    Args:
+        rounds: how often each measurement is taken.
+        only: names of the measurements to take; the table then goes to runs/bench.json.
+        quick: short ones, to see whether all works; the table then goes to runs/bench.json.
+        peers: measure the other implementations too.
+    """
+    chosen = MEASUREMENTS | (PEER_MEASUREMENTS if peers else {})
+    if unknown := set(only) - set(chosen):
+        raise UserError(f"no measurement is called {sorted(unknown)[0]}; --only takes {', '.join(chosen)}.")
+    chosen = {name: chosen[name] for name in chosen if name in only or not only}
+    for name in sorted({measurement.peer for measurement in chosen.values() if measurement.peer}):
+        _run([sys.executable, str(PEERS / "install.py"), name])
+    readings: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    path = (TRIALS if quick or only else RESULTS) / "bench.json"
+    TRIALS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=TRIALS) as folder:
+        sizes = {measurement.labels for measurement in chosen.values() if measurement.labels}
+        stores = {size: _store(Path(folder), size // 10 if quick else size, quick) for size in sizes}
+        jobs = {name: _command(measurement, stores, quick) for name, measurement in chosen.items()}
+        for name, reading in _in_turns(jobs, rounds):
+            readings[name].append(reading)
+            _write(path, {"peers": peers, "rounds": rounds, "quick": quick}, {"measurements": _summary(readings)})
+    _print(json.loads(path.read_text()))
+    print(f"Written to {path.relative_to(ROOT)}")
+
+
+def scaling(rounds: int = 3, quick: bool = False) -> None:
+    """Measures how cost grows with size, and draws it.
+
+    Args:
+        rounds: how often each measurement is taken.
+        quick: short ones of the smallest sizes, to see whether all works; the results then go to runs/.
+    """
+    folder = TRIALS if quick else RESULTS
+    folder.mkdir(exist_ok=True)
+    jobs = {}
+    for axis in AXES:
+        for size in axis.sizes[: 2 if quick else None]:
+            seconds = () if "label_store" in axis.command else ("--seconds", "0.5" if quick else "5")
+            jobs[f"{axis.name}={size}"] = _ours(*axis.command, axis.flag, str(size), *seconds)
+    readings: dict[str, list[dict[str, Any]]] = {name: [] for name in jobs}
+    for name, reading in _in_turns(jobs, rounds):
+        readings[name].append(reading)
+    _write(folder / "scaling.json", {"rounds": rounds, "quick": quick}, {"measurements": _summary(readings)})
+    draw(readings, folder / "scaling.png")
+    print(f"Written to {(folder / 'scaling.png').relative_to(ROOT)}, and every reading to scaling.json beside it")
+
+
+def _ours(*flags: str) -> list[str]:
+    return [sys.executable, str(ROOT / "benchmarks" / "measure.py"), *flags]
+
+
+def _command(measurement: Measurement, stores: Mapping[int, Path], quick: bool) -> list[str]:
+    flags = measurement.command + (measurement.quick if quick else ())
+    if measurement.peer:
+        script = PEERS / measurement.peer / "run.py"
+        return [str(PEERS / f".venv-{measurement.peer}" / "bin" / "python"), str(script), *flags]
+    return _ours(*flags, *(("--store", str(stores[measurement.labels])) if measurement.labels else ()))
+
+
+def _store(folder: Path, n_labels: int, quick: bool) -> Path:
+    """A run folder with so many labels of real segments of Pong."""
+    flags = ("--n_initial_prefs", str(n_labels), *(("--max_segs", "40") if quick else ()))
+    place = ("--log_dir", str(folder), "--run_name", f"store-{n_labels}")
+    print(f"Gathering {n_labels} labels to measure with (about half a minute)", flush=True)
+    mode = ("gather_initial_prefs", "PongNoFrameskip-v4", "--synthetic_prefs")
+    _run([sys.executable, str(ROOT / "run.py"), *mode, *flags, *place])
+    return folder / f"store-{n_labels}"
+
+
+def _in_turns(jobs: Mapping[str, list[str]], rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Carries out A B C .. A B C ..; yields (name, reading), and says how far it is and how long it may take."""
+    done, start, total = 0, time.monotonic(), rounds * len(jobs)
+    for _ in range(rounds):
+        for name, command in jobs.items():
+            reading = json.loads(_run(command).strip().split("\n")[-1])
+            done += 1
+            left = (time.monotonic() - start) / done * (total - done) / 60
+            figure = f"{reading['value']:,.5g} {reading['unit']}"
+            print(f"[{done}/{total}] {name}: {figure} (about {left:.0f} min left)", flush=True)
+            yield name, reading
+
+
+def _run(command: list[str]) -> str:
+    """The standard output of a command.
+
+    Raises:
+        UserError: it failed; the message ends with the last line of its errors.
+    """
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode:
+        last_line = (result.stderr.strip() or result.stdout.strip()).split("\n")[-1]
+        raise UserError(f"'{' '.join(command[1:])}' failed: {last_line}")
+    return result.stdout
+
+
+def _summary(readings: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Median, lowest, highest and every reading of what was measured so far."""
+    summary = {}
+    for name, taken in readings.items():
+        if taken:
+            values = [reading["value"] for reading in taken]
+            figures = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+            summary[name] = {"unit": taken[0]["unit"], **figures, "readings": taken}
+    return summary
+
+
+def _write(path: Path, settings: dict[str, Any], result: dict[str, Any]) -> None:
+    """Records a result with what it depends on."""
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    about = {"settings": settings, "machine": machine(), "versions": versions, "git_revision": git_revision()}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**about, **result}, indent=2) + "\n")
+
+
+HEAD = ("what", "median", "lowest to highest", "share of the bound", "ours / theirs")
+
+
+def table(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of the table, each with as many cells as `HEAD`."""
+    medians = {name: float(measurement["median"]) for name, measurement in measurements.items()}
+    limits, rows = bounds(medians), list[tuple[str, ...]]()
+    for name, measurement in (MEASUREMENTS | PEER_MEASUREMENTS).items():
+        if name not in medians:
+            continue
+        taken, unit = measurements[name], measurements[name]["unit"]
+        ours = medians.get(OUR_COUNTERPART.get(name, ""))
+        share = f"{medians[name] / limits[name]:.0%} of {limits[name]:,.0f}" if name in limits else ""
+        ratio = f"{ours / medians[name]:.1f}" if ours else ""
+        spread = f"{_figure(taken['lowest'])} to {_figure(taken['highest'])}"
+        title = measurement.title + _aside(name, taken["readings"])
+        rows.append((title, f"{_figure(medians[name])} {unit}", spread, share, ratio))
+    return rows
+
+
+def _aside(name: str, readings: list[dict[str, Any]]) -> str:
+    """What else a reading says that belongs into the table."""
+    if name == "clip_delay":
+        return f" (worst {max(reading['worst'] for reading in readings):.0f} ms)"
+    if name == "pretraining":
+        accuracy = statistics.median(reading["validation_accuracy"] for reading in readings)
+        return f" (validation accuracy {accuracy:.0%})"
+    if "mean" in readings[0]:
+        return f" (mean {statistics.median(reading['mean'] for reading in readings):,.0f})"
+    return ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _print(result: dict[str, Any]) -> None:
+    shown = Table(*HEAD)
+    for row in table(result["measurements"]):
+        shown.add_row(*row)
+    Console().print(shown)
+
+
+def readme() -> None:
+    """Writes the table of results/bench.json into README.md."""
+    result = json.loads((RESULTS / "bench.json").read_text())
+    lines = [" | ".join(row) for row in (HEAD, ("---",) * len(HEAD), *table(result["measurements"]))]
+    about = result["machine"]
+    note = (
+        f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}; commit "
+        f"{result['git_revision'][:12]}; {result['settings']['rounds']} rounds. The bound is the speed of a run that "
+        "spends no time but in its parts, one after another, at the speeds above."
+    )
+    text = "\n".join([*(f"| {line} |" for line in lines), "", note])
+    path = ROOT / "README.md"
+    before, mark, rest = path.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    if not mark or MARKS[1] not in rest:
+        raise UserError(f"README.md has no place for the table; put {MARKS[0]} and {MARKS[1]} there.")
+    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not arguments or (arguments[0].startswith("--") and arguments[0] != "--help"):
+        arguments = ["bench", *arguments]
+    try:
+        commands: dict[str, Callable[..., Any]] = {"bench": bench, "scaling": scaling, "readme": readme}
+        tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
+    except (UserError, OSError) as error:
+        sys.exit(f"bench.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Takes one measurement of one part, or of a whole run, and prints it as one line of JSON.
+
+python benchmarks/measure.py emulator --seconds 10
+python benchmarks/measure.py --help
+
+A store is a folder with a prefs.db of Pong: `python run.py gather_initial_prefs PongNoFrameskip-v4 --synthetic_prefs`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import tyro
+
+
+def main() -> None:
+    environment = dict(os.environ)
+    # Late: `run` sets environment variables for its children, which have to be there when a process starts.
+    import torch
+    from parts import PARTS, device
+    from whole_runs import WHOLE_RUNS
+
+    from processes import USER_ERRORS
+    from run import ENOUGH_CORES
+    from run_folder import n_cores
+
+    if dict(os.environ) != environment:
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # start again, as a child of a run starts
+    # As many as a child of a run has.
+    take_turns = n_cores() < ENOUGH_CORES and device().type == "cpu"
+    torch.set_num_threads(n_cores() if take_turns else min(8, max(1, n_cores() // 2)))
+    try:
+        result = tyro.extras.subcommand_cli_from_dict({f.__name__: f for f in (*PARTS, *WHOLE_RUNS)})
+    except USER_ERRORS as error:
+        sys.exit(f"measure.py: {error}")
+    print(json.dumps({**result, "device": device().type}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The benchmark's own arithmetic, and that one measurement prints what the benchmark reads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+import bench
+
+
+def test_the_emulator_is_measured() -> None:
+    command = [sys.executable, str(bench.ROOT / "benchmarks" / "measure.py"), "emulator", "--seconds", "0.2"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    reading = json.loads(result.stdout.strip().split("\n")[-1])
+    assert reading["name"] == "emulator" and reading["unit"] == "agent steps/s"
+    assert reading["n_envs"] == 16 and reading["value"] > 0 and reading["seconds"] >= 0.2
+
+
+def test_bound_adds_the_time_of_the_parts() -> None:
+    policy = {"emulator": 1000.0, "act": 500.0, "update": 1000.0}  # 1, 2 and 1 ms for a step
+    assert bench.bound(policy, epochs=1, labels_per_step=0.1) == pytest.approx(250)
+    assert bench.bound(policy, epochs=4, labels_per_step=0.1) == pytest.approx(1000 / 7)
+    predictor = {"predict": 2000.0, "train": 50.0}  # 0.5 ms for a step and 20 ms for a label
+    assert bench.bound(policy | predictor, epochs=1, labels_per_step=0.1) == pytest.approx(1000 / 6.5)
+
+
+def test_table_compares_runs_with_their_bound_and_with_the_other_implementation() -> None:
+    medians = {"emulator": 1000.0, "policy_forward": 500.0, "policy_update_a2c": 1000.0, "true_reward_a2c": 200.0}
+    medians["sb3_a2c"] = 50.0
+    reading = {"value": 1.0}
+    measurements = {
+        name: {"unit": "agent steps/s", "median": value, "lowest": value, "highest": value, "readings": [reading]}
+        for name, value in medians.items()
+    }
+    rows = {row[0]: dict(zip(bench.HEAD, row, strict=True)) for row in bench.table(measurements)}
+    assert rows["Run: A2C on true rewards"]["share of the bound"] == "80% of 250"
+    assert rows["Stable-Baselines3 A2C"]["ours / theirs"] == "4.0"
+    assert not rows["Emulator alone"]["share of the bound"]
