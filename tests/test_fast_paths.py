@@ -1,0 +1,137 @@
+"""What is done for speed changes no result: learning with it and without it, from the same seeds."""
+
+import numpy as np
+import pytest
+import torch
+
+import networks
+from a2c.config import PolicyConfig
+from a2c.model import Policy
+from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
+from envs import EnvInfo, env_info
+from reward_predictor import PairBatch, PredictorConfig, PredictorInputs, RewardPredictor, preference_loss
+
+needs_bf16 = pytest.mark.skipif(
+    not networks.cpu_has_bf16(), reason="this processor has no bfloat16 arithmetic, so nothing differs"
+)
+
+
+@pytest.fixture(scope="module")
+def pong() -> EnvInfo:
+    return env_info("PongNoFrameskip-v4")
+
+
+def pictures(rng: np.random.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stacks with a bright square in one of two halves, channels last as in training; and which half."""
+    half = rng.integers(2, size=n)
+    frames = rng.integers(0, 60, (n, 84, 84, 4), dtype=np.uint8)
+    for picture, side in zip(frames, half, strict=True):
+        row, column = rng.integers(8, 70), rng.integers(2, 32) + 42 * side
+        picture[row : row + 6, column : column + 6] = 255
+    return torch.from_numpy(np.moveaxis(frames, -1, 1)), torch.from_numpy(half)
+
+
+def learn_to_point(pong: EnvInfo) -> list[float]:
+    """Mean reward of each of 40 batches; the action that names the square's half is rewarded."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    policy = Policy(pong, "nature")
+    config = PolicyConfig(algo="ppo", lr=3e-4, ppo_epochs=2, ppo_minibatches=2)
+    optimizer, rewards = make_optimizer(policy, config), []
+    for _ in range(40):
+        observations, half = pictures(rng, 64)
+        actions, log_probs, values = (torch.from_numpy(x) for x in policy.act(observations.numpy()))
+        reward = (actions == half).float()
+        batch = Batch(observations, actions, log_probs, reward - values, reward, torch.ones(64))
+        ppo_update(policy, optimizer, batch, config)
+        rewards.append(reward.mean().item())
+    return rewards
+
+
+@needs_bf16
+def test_a_policy_learns_alike_in_bfloat16_and_float32(pong: EnvInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = learn_to_point(pong)
+    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    plain = learn_to_point(pong)
+    for curve in (fast, plain):
+        assert np.mean(curve[-10:]) > 0.7 > 0.4 > np.mean(curve[:3])  # one of six actions is right
+    assert np.mean(fast[-10:]) == pytest.approx(np.mean(plain[-10:]), abs=0.12)
+
+
+def flat(policy: Policy) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in policy.parameters()])
+
+
+def a2c_step(pong: EnvInfo) -> torch.Tensor:
+    """By how much one update moves each weight."""
+    torch.manual_seed(0)
+    policy, config = Policy(pong, "nature"), PolicyConfig()
+    observations, half = pictures(np.random.default_rng(0), 80)
+    before = flat(policy)
+    advantages = half.float() - 0.5
+    batch = Batch(observations, half, torch.full((80,), -1.8), advantages, advantages, torch.ones(80))
+    a2c_update(policy, make_optimizer(policy, config), batch, config)
+    return flat(policy) - before
+
+
+@needs_bf16
+def test_an_a2c_update_goes_the_same_way_in_bfloat16_and_float32(
+    pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = a2c_step(pong)
+    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    plain = a2c_step(pong)
+    assert torch.cosine_similarity(fast, plain, dim=0) > 0.99
+    assert fast.norm() == pytest.approx(plain.norm().item(), rel=0.05)
+
+
+def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
+    """Losses of 40 batches of pairs, in which more squares in the right half are preferred; and what was learned."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    inputs = PredictorInputs(pong.kind, pong.observation_shape, pong.n_actions, None)
+    predictor = RewardPredictor(inputs, PredictorConfig())
+    optimizer, losses = torch.optim.AdamW(predictor.parameters(), lr=1e-3), []
+    segment = torch.repeat_interleave(torch.arange(16), 4)
+    for _ in range(40):
+        observations, half = pictures(rng, 64)
+        right = half.view(8, 2, 4).sum(2)
+        better = (right[:, 0] - right[:, 1]).sign() / 2 + 0.5
+        batch = PairBatch(observations, half, segment, torch.stack([better, 1 - better], 1), torch.ones(3, 8))
+        predictor.train()
+        loss = preference_loss(*batch.returns(predictor(observations, half)), batch.mu).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    observations, half = pictures(np.random.default_rng(1), 200)
+    predictor.settle_batchnorm(observations, half)
+    with torch.no_grad():
+        raw = predictor(observations, half)
+    return losses, torch.corrcoef(torch.stack([raw.mean(0), half.float()]))[0, 1].item()
+
+
+@needs_bf16
+def test_a_reward_predictor_learns_alike_in_bfloat16_and_float32(
+    pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, fast_correlation = learn_preferences(pong)
+    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    plain, plain_correlation = learn_preferences(pong)
+    assert np.mean(fast[-10:]) == pytest.approx(np.mean(plain[-10:]), abs=0.03)
+    assert fast_correlation > 0.8 and plain_correlation > 0.8
+
+
+def test_where_the_channels_lie_in_memory_changes_nothing(pong: EnvInfo) -> None:
+    torch.manual_seed(0)
+    last, _ = pictures(np.random.default_rng(0), 32)
+    first = last.contiguous()
+    assert last.stride() != first.stride()
+    for dtype in (torch.float32, torch.bfloat16):
+        assert torch.equal(networks.scaled(first, dtype), networks.scaled(last, dtype))
+    policy, columns = Policy(pong, "nature"), [torch.arange(32.0)] * 5
+    np.testing.assert_array_equal(policy.values(first.numpy()), policy.values(last.numpy()))
+    indices = torch.randperm(32)[:7]
+    for observations in (first, last):
+        part = Batch(observations, *columns).select(indices)
+        assert torch.equal(part.observations, first[indices]) and torch.equal(part.returns, indices.float())
