@@ -1,0 +1,1 @@
+"""Other implementations that the benchmark compares with, each in a virtual environment of its own."""
