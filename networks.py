@@ -152,6 +152,7 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
+    part = 128
     pool = 4  # pixels averaged before the filters, which see 3x3 of the averages
 
     def __init__(self, n_members: int = 1, *, stride: int = 1) -> None:
@@ -162,15 +163,20 @@ class FeaturePoints(nn.Module):
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = F.avg_pool2d(pixels[:, -1:].float(), self.pool) / 255  # (B, 1, 21, 21)
+        # In parts that fit the cache, which takes half the time.
+        points = torch.cat([self._points(part) for part in pixels[:, -1:].split(self.part)], 1)
+        return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
+
+    def _points(self, pixels: Tensor) -> Tensor:
+        """(B, 1, H, W) -> (members, B, 2 * points): where each filter responds, from -1 to 1."""
+        x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 21, 21)
         maps = self.conv(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
         total = by_row.sum(2) + 1e-8
         rows = by_row @ torch.linspace(-1, 1, maps.shape[2], device=maps.device) / total  # (B, members * points)
         columns = by_column @ torch.linspace(-1, 1, maps.shape[3], device=maps.device) / total
-        points = torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
-        return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
+        return torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
 
 
 class RewardMLP(nn.Module):

@@ -71,7 +71,8 @@ class Run:
         self.config, self.path = config, folder.path
         self.info = env_info(config.env_id)
         self.device = config.torch_device()
-        self.take_turns = n_cores() < ENOUGH_CORES and self.device.type == "cpu"
+        convolutions = self.info.kind == "pixels" and config.policy.policy_network == "nature"
+        self.take_turns = n_cores() < ENOUGH_CORES and self.device.type == "cpu" and convolutions
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.children = Children(self.channels)
         self.local: list[Any] = []  # the parts that run in this process, each with step() and close()

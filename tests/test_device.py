@@ -78,12 +78,16 @@ def test_a_card_that_is_not_there_is_refused_with_the_fix() -> None:
         parse(["train_policy_with_original_rewards", DOT, "--device", "cuda"])
 
 
-@pytest.mark.parametrize(("device", "turns"), [("cpu", True), ("cuda", False)])
-def test_only_parts_that_share_a_small_processor_take_turns(
-    device: Literal["cpu", "cuda"], turns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("network", "device", "turns"),
+    [("nature", "cpu", True), ("nature", "cuda", False), ("feature_points", "cpu", False)],
+)
+def test_only_large_networks_that_share_a_small_processor_take_turns(
+    network: str, device: Literal["cpu", "cuda"], turns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "n_cores", lambda: 2)
-    config = replace(parse(["train_policy_with_original_rewards", DOT]), device=device)
+    words = ["train_policy_with_original_rewards", DOT, "--policy_network", network]
+    config = replace(parse(words), device=device)
     folder = RunFolder.create(tmp_path / "run", config.as_dict())
     try:
         assert run.Run(config, folder).take_turns == turns
