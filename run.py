@@ -36,7 +36,7 @@ import watch
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
-from envs import env_info
+from envs import env_info, make_vec_env
 from pref_db import PrefDB, decode_frames
 from pref_interface import PersonTeacher, PrefInterface, SyntheticTeacher, Teacher
 from processes import USER_ERRORS, ChildError, Children, UserError
@@ -317,6 +317,7 @@ def check_inputs(config: RunConfig) -> None:
         from viewer import open_display
 
         open_display()
+        make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
 
 
 def gathers(config: RunConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import time
 from pathlib import Path
@@ -123,3 +124,14 @@ def _later(folder: Path, n_rows: int) -> bool:
     """True once the run has reported so many more times since labelling ended."""
     log = (folder / "log.txt").read_text()
     return "Labelling has ended" in log and len((folder / "progress.csv").read_text().splitlines()) > n_rows
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed, so CartPole can draw")
+def test_an_environment_that_cannot_draw_itself_is_refused_before_anything_is_made(
+    tmp_path: Path, display: str
+) -> None:
+    words = ("gather_initial_prefs", "CartPole-v1", "--run_name", "a", *SMALL)
+    with started(tmp_path, *words, DISPLAY=display) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and "pygame" in output
+    assert not (tmp_path / "a").exists()
