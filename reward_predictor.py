@@ -24,6 +24,7 @@ import checkpoint
 import networks
 from channels import Channels, Report, WeightsBoard, drain
 from pref_db import CompressedSegment, Label, PrefDB, Segment
+from run_folder import n_cores
 
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
 LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
@@ -31,7 +32,7 @@ NORMALISER_SEGMENTS = 40  # the newest labelled segments set the reward's zero a
 MEASURED_LABELS = 100  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
 NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not a beginning that is all reward
-PATIENCE_EPOCHS = 20  # pretraining ends after so many epochs without a better validation loss
+PATIENCE_EPOCHS = 10  # pretraining ends after so many epochs without a better validation loss
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
 BATCHES_PER_MEASUREMENT = 50
@@ -626,13 +627,15 @@ def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str,
     """Body of the trainer's process: steps until told to stop or done.
 
     Args:
-        n_threads: CPU threads of the arithmetic in this process.
+        n_threads: CPU threads of the arithmetic in this process, once the policy learns.
         trainer_arguments: the remaining arguments of `Trainer`.
     """
-    torch.set_num_threads(n_threads)
+    torch.set_num_threads(n_cores())  # until the policy starts nobody else computes
     trainer = Trainer(channels=channels, **trainer_arguments)
     try:
         while not channels.stop.is_set() and not trainer.finished:
+            if trainer.pretrained:
+                torch.set_num_threads(n_threads)
             if not trainer.step():
                 channels.stop.wait(0.02)
     finally:
