@@ -12,8 +12,6 @@ import torch
 
 FORMAT = 1
 KEEP = 3
-
-
 MAX_SECONDS = 120.0  # between checkpoints of a run that learns, however long its updates take
 
 

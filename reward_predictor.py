@@ -145,7 +145,7 @@ class RewardPredictor(nn.Module):
         """Takes the statistics of batch norm from these steps, with the present weights.
 
         Averages over past training batches belong to weights that have moved on since: with them a predictor that
-        orders 93 % of held-out pairs rightly while it trains can fall to chance when it predicts.
+        is right while it trains can fall to chance when it predicts.
         """
         norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
         if norms:

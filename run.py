@@ -25,7 +25,7 @@ if __name__ == "__main__":
 # For the child processes. Threads that wait should sleep, not spin, since the parts of the ring share the processor;
 # and memory of large batches should be kept for the next one, not given back to the system and faulted in again.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# GNU's OpenMP, which PyTorch has on Linux: some 50 microseconds, from one layer to the next, are still waited awake.
+# GNU's OpenMP, which PyTorch has on Linux: threads stay awake from one layer to the next, but no longer.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))

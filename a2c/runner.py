@@ -226,7 +226,7 @@ class Runner:
         return r, segments, episodes
 
     def _store(self, t: int, observations: np.ndarray) -> None:
-        """Keeps the observations of step t; plane by plane, which changes the layout three times as fast."""
+        """Keeps the observations of step t; plane by plane, the fastest change of layout."""
         if self.policy.channels_last:
             for plane in range(observations.shape[1]):
                 self.rollout.observations[t, :, plane] = observations[:, plane]

@@ -64,7 +64,7 @@ class Batch:
 
 
 def _rows(x: Tensor, indices: Tensor) -> Tensor:
-    """x[indices], twenty times as fast for pixels: whole rows are copied, in the order in which they lie in memory."""
+    """x[indices], faster for pixels: whole rows are copied, in the order in which they lie in memory."""
     if x.dim() == 4:
         return x.permute(0, 2, 3, 1).index_select(0, indices).permute(0, 3, 1, 2)
     return x.index_select(0, indices)
