@@ -69,6 +69,8 @@ def draw(readings: Mapping[str, list[Reading]], path: Path) -> None:
             linear = [costs[0] * size / sizes[0] for size in sizes]
             axes.plot(sizes, linear, linestyle="--", linewidth=0.8, color=line.get_color())
             axes.set(xscale="log", yscale="log", xlabel=axis.label)
+            axes.set_xticks(axis.sizes, [f"{size:,}" for size in axis.sizes])
+            axes.set_xticks([], minor=True)
         axes.set(ylabel="ms (dashed: grows as size does)")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
