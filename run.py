@@ -66,6 +66,17 @@ class EncodedFrames(Sequence[np.ndarray]):
         return decode_frames(self._frames[index])[0]
 
 
+def take_turns(config: RunConfig) -> bool:
+    """Whether the policy and the trainer take turns with all cores: with convolutions on a small machine."""
+    convolutions = env_info(config.env_id).kind == "pixels" and config.policy.policy_network == "nature"
+    return n_cores() < ENOUGH_CORES and config.torch_device().type == "cpu" and convolutions
+
+
+def n_threads(in_turns: bool) -> int:
+    """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most."""
+    return n_cores() if in_turns else min(8, max(1, n_cores() // 2))
+
+
 class Run:
     """One run: builds the parts that its mode needs, turns the ring until the mode's last part is done."""
 
@@ -73,8 +84,7 @@ class Run:
         self.config, self.path = config, folder.path
         self.info = env_info(config.env_id)
         self.device = config.torch_device()
-        convolutions = self.info.kind == "pixels" and config.policy.policy_network == "nature"
-        self.take_turns = n_cores() < ENOUGH_CORES and self.device.type == "cpu" and convolutions
+        self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.children = Children(self.channels)
         self.local: list[Any] = []  # the parts that run in this process, each with step() and close()
@@ -203,8 +213,7 @@ class Run:
             self.done = lambda: self.children.has_finished("a2c")
 
     def _n_threads(self) -> int:
-        """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most."""
-        threads = n_cores() if self.take_turns else min(8, max(1, n_cores() // 2))
+        threads = n_threads(self.take_turns)
         log.info("each child computes with %d threads%s", threads, ", in turns" if self.take_turns else "")
         return threads
 

@@ -19,18 +19,15 @@ def main() -> None:
     environment = dict(os.environ)
     # Late: `run` sets environment variables for its children, which have to be there when a process starts.
     import torch
-    from parts import PARTS, device
+    from parts import PARTS, device, pong_config
     from whole_runs import WHOLE_RUNS
 
     from processes import USER_ERRORS
-    from run import ENOUGH_CORES
-    from run_folder import n_cores
+    from run import n_threads, take_turns
 
     if dict(os.environ) != environment:
         os.execv(sys.executable, [sys.executable, *sys.argv])  # start again, as a child of a run starts
-    # As many as a child of a run has.
-    take_turns = n_cores() < ENOUGH_CORES and device().type == "cpu"
-    torch.set_num_threads(n_cores() if take_turns else min(8, max(1, n_cores() // 2)))
+    torch.set_num_threads(n_threads(take_turns(pong_config())))  # as many as a child of a run has
     try:
         result = tyro.extras.subcommand_cli_from_dict({f.__name__: f for f in (*PARTS, *WHOLE_RUNS)})
     except USER_ERRORS as error:
