@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from channels import Channels, Failure
@@ -41,6 +43,8 @@ USER_ERRORS = (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
     """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # where there is no such file
+        Path("/proc/self/comm").write_text(name)  # what `top` and `ps` call this process
 
     def report_thread(failure: threading.ExceptHookArgs) -> None:
         """A library's background thread (TensorBoard's writer on a full disk) fails like the process itself."""

@@ -54,10 +54,13 @@ class Progress:
         if self._live:
             self._live.start()
         path = folder / "progress.csv"
-        new = not path.exists() or not path.stat().st_size
-        self._file = path.open("a", newline="")
+        self._file = path.open("a+", newline="")
+        self._file.seek(0)
+        rows = list(csv.DictReader(self._file))
+        # A resumed run goes on from the time that it had taken so far.
+        self._seconds_before = max((float(row["seconds"] or 0) for row in rows), default=0.0)
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
-        if new:
+        if not self._file.tell():
             self._csv.writeheader()
             self._file.flush()
 
@@ -95,7 +98,8 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        """Time that the run has taken, earlier parts of a resumed one included."""
+        return self._seconds_before + time.monotonic() - self._start
 
     def line(self) -> str:
         """Stage, numbers and time left, in one line."""

@@ -83,30 +83,33 @@ PEER_MEASUREMENTS = {
 OUR_COUNTERPART = {"sb3_a2c": "true_reward_a2c", "sb3_ppo": "true_reward_ppo", "imitation": "preferences_ppo"}
 
 
-def bound(parts: Mapping[str, float], *, epochs: int, labels_per_step: float) -> float:
-    """Agent steps/s of a run that spends no time but in its parts, one after another.
+# The parts of an agent step of a run, each with the measurement that gives its speed.
+PARTS = {
+    "emulator": "emulator",
+    "acting": "policy_forward",
+    "policy update": "policy_update_{algo}",
+    "predicting rewards": "predictor_forward_{algo}",
+    "training the predictor": "predictor_update",
+}
 
-    Args:
-        parts: agent steps/s of `emulator`, `act`, `update` (one pass) and, in a run on preferences, frames/s of
-            `predict` and labels/s of `train`.
-        epochs: passes of the update over each rollout.
-        labels_per_step: labels trained on for each agent step.
-    """
-    cost = {"emulator": 1.0, "act": 1.0, "update": float(epochs), "predict": 1.0, "train": labels_per_step}
-    return 1 / sum(cost[name] / rate for name, rate in parts.items())
+
+def costs(run: str, medians: Mapping[str, float]) -> dict[str, float]:
+    """Seconds that each part takes of an agent step of a run; empty where the speed of one was not measured."""
+    kind, _, algo = run.rpartition("_")
+    if kind not in ("true_reward", "preferences"):
+        return {}
+    # How often a part works for each agent step.
+    times = {"training the predictor": PredictorConfig().labels_per_step}
+    if algo == "ppo":
+        times["policy update"] = PolicyConfig().ppo_epochs
+    parts = list(PARTS)[: 3 if kind == "true_reward" else None]
+    rates = {part: medians.get(PARTS[part].format(algo=algo)) for part in parts}
+    return {part: times.get(part, 1) / rate for part, rate in rates.items() if rate} if all(rates.values()) else {}
 
 
 def bounds(medians: Mapping[str, float]) -> dict[str, float]:
-    """The bound of every run whose parts were all measured."""
-    found = {}
-    for algo, epochs in (("a2c", 1), ("ppo", PolicyConfig().ppo_epochs)):
-        names = {"emulator": "emulator", "act": "policy_forward", "update": f"policy_update_{algo}"}
-        more = {"predict": f"predictor_forward_{algo}", "train": "predictor_update"}
-        for run, used in ((f"true_reward_{algo}", names), (f"preferences_{algo}", names | more)):
-            if all(name in medians for name in used.values()):
-                parts = {part: medians[name] for part, name in used.items()}
-                found[run] = bound(parts, epochs=epochs, labels_per_step=PredictorConfig().labels_per_step)
-    return found
+    """Agent steps/s of each run, if it spent no time but in its parts, one after another."""
+    return {run: 1 / sum(parts.values()) for run in medians if (parts := costs(run, medians))}
 
 
 def bench(rounds: int = 3, only: tuple[str, ...] = (), quick: bool = False, peers: bool = False) -> None:
@@ -263,24 +266,45 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
+SHARES_HEAD = ("of an agent step", *PARTS)
+
+
+def shares(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of the table of where the time of a run goes, each with as many cells as `SHARES_HEAD`."""
+    medians = {name: float(measurement["median"]) for name, measurement in measurements.items()}
+    rows = list[tuple[str, ...]]()
+    for name in MEASUREMENTS:
+        if parts := costs(name, medians):
+            cells = (f"{parts[part] / sum(parts.values()):.0%}" if part in parts else "" for part in PARTS)
+            rows.append((MEASUREMENTS[name].title, *cells))
+    return rows
+
+
 def _print(result: dict[str, Any]) -> None:
-    shown = Table(*HEAD)
-    for row in table(result["measurements"]):
-        shown.add_row(*row)
-    Console().print(shown)
+    measurements = result["measurements"]
+    for head, rows in ((HEAD, table(measurements)), (SHARES_HEAD, shares(measurements))):
+        shown = Table(*head)
+        for row in rows:
+            shown.add_row(*row)
+        Console().print(shown)
+
+
+def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
 
 
 def readme() -> None:
     """Writes the table of results/bench.json into README.md."""
     result = json.loads((RESULTS / "bench.json").read_text())
-    lines = [" | ".join(row) for row in (HEAD, ("---",) * len(HEAD), *table(result["measurements"]))]
+    measurements = result["measurements"]
     about = result["machine"]
     note = (
         f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}; commit "
         f"{result['git_revision'][:12]}; {result['settings']['rounds']} rounds. The bound is the speed of a run that "
-        "spends no time but in its parts, one after another, at the speeds above."
+        "spends no time but in its parts, one after another, at the speeds above; its time would go to:"
     )
-    text = "\n".join([*(f"| {line} |" for line in lines), "", note])
+    tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))
+    text = "\n".join([*tables[0], "", note, "", *tables[1]])
     path = ROOT / "README.md"
     before, mark, rest = path.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]

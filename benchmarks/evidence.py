@@ -22,6 +22,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 MARKS = ("<!-- results -->", "<!-- /results -->")
+THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 
 
@@ -62,6 +63,8 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> 
         "seconds": float(rows[-1]["seconds"]),
         "peak_memory_mb": _last(rows, "peak_memory_mb"),
     }
+    thresholds = THRESHOLDS.get(config["config"]["env_id"], ())
+    figures["reached"] = {f"{threshold:g}": _reached(training, threshold) for threshold in thresholds}
     config["command"] = ["python", "run.py", *config["command"][1:]]
     keep = ("command", "started", "git_revision", "machine", "versions", "config")
     RESULTS.mkdir(exist_ok=True)
@@ -78,6 +81,7 @@ def readme() -> None:
         "| time | memory |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    times = ["| result | true reward of at least | after agent steps | after minutes |", "|---|---|---|---|"]
     machines: set[str] = set()
     commands, notes = [], []
     for path in sorted(RESULTS.glob("*.json")):
@@ -92,6 +96,9 @@ def readme() -> None:
             f"| {f['true_reward_first']:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
             f"| {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
         )
+        for threshold, reached in f.get("reached", {}).items():
+            when = f"{reached['agent_steps']:,.0f} | {reached['seconds'] / 60:.0f}" if reached else "not reached |"
+            times.append(f"| {path.stem} | {threshold} | {when} |")
         machine = result["machine"]
         machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
         if "note" in result:
@@ -99,7 +106,7 @@ def readme() -> None:
         command, revision = " ".join(result["command"]), result["git_revision"][:12]
         commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
     note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
-    note = "\n\n".join([note, *notes])
+    note = "\n\n".join([note, "\n".join(times), *notes])
     _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
     table = "\n".join(line.replace("(results/", "(") for line in lines)
     head = "| result | command | commit | seed |\n|---|---|---|---|"
@@ -115,6 +122,14 @@ def _between_marks(path: Path, text: str) -> None:
 
 def _values(rows: list[dict[str, str]], name: str) -> list[float]:
     return [float(row[name]) for row in rows if row.get(name) not in (None, "", "nan")]
+
+
+def _reached(rows: list[dict[str, str]], threshold: float) -> dict[str, float] | None:
+    """When the mean reward of the last 100 episodes first was that much; None if it never was."""
+    for row in rows:
+        if row["episode_return"] not in ("", "nan") and float(row["episode_return"]) >= threshold:
+            return {"agent_steps": float(row["steps"]), "seconds": float(row["seconds"])}
+    return None
 
 
 def _first(rows: list[dict[str, str]], name: str) -> float | None:

@@ -126,26 +126,29 @@ def process_tree(root: int) -> list[int]:
     return tree
 
 
-def pss_mb(root: int) -> float:
-    """Memory of a process and its descendants in MB, in which what several of them share counts once (PSS)."""
-    kilobytes = 0
+def pss_mb(root: int) -> dict[str, float]:
+    """Memory in MB of a process and its descendants by name, in which what several of them share counts once (PSS)."""
+    memory: dict[str, float] = {}
     for process in process_tree(root):
         with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-            kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return kilobytes / 1024
+            folder = Path(f"/proc/{process}")
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            kilobytes = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            name = "main" if process == root else (folder / "comm").read_text().strip()
+            memory[name] = memory.get(name, 0.0) + kilobytes / 1024
+    return memory
 
 
 def memory(store: Path, seconds: float = 40.0) -> Reading:
     """The most memory that a run on preferences has had in its policy phase."""
     if not Path("/proc/self/smaps_rollup").exists():
         raise UserError("memory is measured by Linux's /proc; leave this measurement out with --only.")
-    seen: list[float] = []
+    seen: list[dict[str, float]] = []
     with started_run(*preference_flags("a2c", store)) as (process, run_dir):
         rows = policy_phase(process, run_dir, seconds, watch=lambda: seen.append(pss_mb(process.pid)))
-        n_processes = len(process_tree(process.pid))
-    last = seen[-1]
-    return reading("memory", max(seen), "MB", seconds, last=last, labels=rows[-1].labels, processes=n_processes)
+    totals = [sum(memory.values()) for memory in seen]
+    most = seen[totals.index(max(totals))]
+    return reading("memory", max(totals), "MB", seconds, last=totals[-1], labels=rows[-1].labels, processes=most)
 
 
 def demo(million_timesteps: float | None = None) -> Reading:

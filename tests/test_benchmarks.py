@@ -23,12 +23,18 @@ def test_the_emulator_is_measured() -> None:
     assert reading["n_envs"] == 16 and reading["value"] > 0 and reading["seconds"] >= 0.2
 
 
-def test_bound_adds_the_time_of_the_parts() -> None:
-    policy = {"emulator": 1000.0, "act": 500.0, "update": 1000.0}  # 1, 2 and 1 ms for a step
-    assert bench.bound(policy, epochs=1, labels_per_step=0.1) == pytest.approx(250)
-    assert bench.bound(policy, epochs=4, labels_per_step=0.1) == pytest.approx(1000 / 7)
-    predictor = {"predict": 2000.0, "train": 50.0}  # 0.5 ms for a step and 20 ms for a label
-    assert bench.bound(policy | predictor, epochs=1, labels_per_step=0.1) == pytest.approx(1000 / 6.5)
+def test_bounds_add_the_time_of_the_parts() -> None:
+    medians = {"emulator": 1000.0, "policy_forward": 500.0, "policy_update_ppo": 1000.0, "true_reward_ppo": 1.0}
+    medians |= {"policy_update_a2c": 1000.0, "true_reward_a2c": 1.0, "preferences_a2c": 1.0}
+    assert bench.bounds(medians)["true_reward_a2c"] == pytest.approx(250)  # 1, 2 and 1 ms for a step
+    assert bench.bounds(medians)["true_reward_ppo"] == pytest.approx(1000 / 7)  # four passes of the update
+    assert "preferences_a2c" not in bench.bounds(medians)  # the predictor was not measured
+    medians |= {"predictor_forward_a2c": 2000.0, "predictor_update": 50.0}
+    # 0.5 ms for a step, and 20 ms for each of 0.02 labels
+    assert bench.bounds(medians)["preferences_a2c"] == pytest.approx(1000 / 4.9)
+    measurements = {name: {"median": median} for name, median in medians.items()}
+    row = dict(zip(bench.SHARES_HEAD, bench.shares(measurements)[0], strict=True))
+    assert row["acting"] == "50%" and not row["predicting rewards"]
 
 
 def test_table_compares_runs_with_their_bound_and_with_the_other_implementation() -> None:

@@ -231,6 +231,8 @@ def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
     assert policy_steps(folder) >= steps + 3000, "it goes on from the checkpoint"
     kept = answers(folder)
     assert kept[: len(stored)] == stored and len({row[0] for row in kept}) == len(kept)
+    seconds = [float(row["seconds"]) for row in progress(folder)]
+    assert seconds == sorted(seconds), "the time of both parts adds up"
 
 
 def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
