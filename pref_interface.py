@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
@@ -19,11 +19,16 @@ from pref_db import Choice, Comparison, Label, PrefDB, Segment
 
 log = logging.getLogger("run")
 
-# Labels so far follow n(T) = n0 + (N - n0) ln(1 + T/c) / ln(1 + Tmax/c), the paper's rate c / (T + c) summed up.
-# Both of its domains have c = Tmax / 10: 2M of 20M steps on MuJoCo, 5M of 50M on Atari (appendix A).
+# The paper's rate of labels after T steps is c / (T + c). Both of its domains have c = Tmax / 10: 2M of 20M steps on
+# MuJoCo, 5M of 50M on Atari (appendix A).
 ANNEALING = 10.0
+LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
 ANSWERS_PER_COMMIT = 64
-TRIES = 50  # random pairs looked at for one that was not asked yet
+TRIES = 50  # pairs looked at for one that was not asked yet
+CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
+NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
+QuerySelection = Literal["random", "disagreement", "entropy", "newest"]
+LabelSchedule = Literal["paper", "exponential", "constant"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,12 @@ class PrefsConfig:
     """Labels to gather in all; the policy goes on without more."""
     max_segs: int = 1000
     """Newest segments kept in memory, from which the pairs to ask about are drawn."""
+    query_selection: QuerySelection = "random"
+    """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
+    least sure; or any of the newest tenth of the segments."""
+    label_schedule: LabelSchedule = "paper"
+    """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
+    exponential one, or evenly."""
     load_prefs_dir: str | None = None
     """Run folder whose labels to start from."""
 
@@ -184,12 +195,38 @@ class PersonTeacher:
         self.window.close()
 
 
-def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int) -> int:
-    """How many labels a synthetic teacher should have given after so many agent steps of training (appendix A)."""
+def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int, schedule: LabelSchedule = "paper") -> int:
+    """How many labels a synthetic teacher should have given after so many agent steps of training.
+
+    With x the share of the training that is over, the share of the later labels is
+    `paper` (appendix A, its rate summed up): ln(1 + 10 x) / ln(1 + 10);
+    `exponential` (rl-teacher): 1 - 0.01^x;
+    `constant`: x.
+    """
     if max_steps <= 0:
         return n_total
-    share = math.log1p(ANNEALING * min(steps / max_steps, 1.0)) / math.log1p(ANNEALING)
+    x = min(steps / max_steps, 1.0)
+    if schedule == "paper":
+        share = math.log1p(ANNEALING * x) / math.log1p(ANNEALING)
+    else:
+        share = 1 - LEFT_OVER**x if schedule == "exponential" else x
     return n_initial + int((n_total - n_initial) * share)
+
+
+def informativeness(a: Segment, b: Segment, selection: QuerySelection) -> float:
+    """How much the answer about two segments should tell, by the ensemble's predictions when they were cut.
+
+    `disagreement`: the variance over the members of the probability that a is preferred (section 2.2.4); `entropy`:
+    that of the answer by their mean, in bits. A pair that was cut before there was a predictor has 0.
+    """
+    if a.member_returns is None or b.member_returns is None:
+        return 0.0
+    difference = (a.member_returns - b.member_returns).astype(float)
+    p = 1 / (1 + np.exp(-difference.clip(-50, 50)))
+    if selection == "disagreement":
+        return float(p.var())
+    mean = float(np.clip(p.mean(), 1e-12, 1 - 1e-12))
+    return -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
 
 
 class PrefInterface:
@@ -241,7 +278,7 @@ class PrefInterface:
         goal = self.goal
         if self.teacher.name == SyntheticTeacher.name:  # a person sets the pace
             steps = self.channels.agent_steps.value
-            goal = min(goal, labels_due(steps, self.annealed_over, self.n_initial, goal))
+            goal = min(goal, labels_due(steps, self.annealed_over, self.n_initial, goal, self.config.label_schedule))
         return max(0, goal - self.n_labels)
 
     def status(self) -> str:
@@ -268,18 +305,31 @@ class PrefInterface:
         return bool(segments)
 
     def _next_comparison(self) -> Comparison | None:
-        """A random pair from the pool that was not asked before, sides drawn at random; None if none was found."""
+        """A pair from the pool that was not asked before, sides drawn at random; None if none was found."""
         if len(self.pool) < 2:
             return None
         for _ in range(TRIES):
-            i, j = self.rng.choice(len(self.pool), 2, replace=False)
-            comparison = Comparison(self.pool[i], self.pool[j], flip=bool(self.rng.integers(2)))
+            a, b = self._drawn_pair()
+            comparison = Comparison(a, b, flip=bool(self.rng.integers(2)))
             if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
                 self.asked.add(comparison.id)
                 self._all_asked = False
                 return comparison
         self._all_asked = True
         return None
+
+    def _drawn_pair(self) -> tuple[Segment, Segment]:
+        """Two segments of the pool, by `--query_selection`."""
+        selection, n = self.config.query_selection, len(self.pool)
+        first = n - max(2, round(NEWEST_SHARE * n)) if selection == "newest" else 0
+
+        def draw() -> tuple[Segment, Segment]:
+            i, j = first + self.rng.choice(n - first, 2, replace=False)
+            return self.pool[i], self.pool[j]
+
+        if selection in ("random", "newest"):
+            return draw()
+        return max((draw() for _ in range(CANDIDATES)), key=lambda pair: informativeness(pair[0], pair[1], selection))
 
     def _ask_synthetic(self) -> bool:
         """Asks for what is due, with one commit for many answers."""

@@ -159,10 +159,15 @@ class RewardPredictor(nn.Module):
         return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std
 
     @torch.inference_mode()
+    def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
+        """(B, ...), (B,) or (B, A) -> (members, B) normalised rewards."""
+        raw = self(networks.to_device(observations, self.device), networks.to_device(actions, self.device))
+        return self.normalised(raw).cpu().numpy()
+
     def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) or (B, A) -> predicted reward (B,): the mean of the normalised members."""
-        raw = self(networks.to_device(observations, self.device), networks.to_device(actions, self.device))
-        return self.normalised(raw).mean(0).cpu().numpy()
+        mean: np.ndarray = self.member_rewards(observations, actions).mean(0)
+        return mean
 
     @torch.no_grad()
     def fit_normaliser(self, raw: Tensor) -> None:
@@ -538,7 +543,8 @@ class Trainer:
             self.board.publish(self.predictor)
 
     def close(self) -> None:
-        """Checkpoints what was learned."""
+        """Checkpoints what was learned, and says where it stands: its last report may be a second old."""
+        self.channels.reports.put(Report("reward predictor", self.status()))
         if self.batches:
             self.save()
         self.db.close()
@@ -610,14 +616,20 @@ class PredictorCopy:
                 self.predictor.fit_normaliser(raw)
         return self.version
 
-    def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
-        """(B, ...), (B,) -> (B,) normalised predicted rewards."""
+    @property
+    def scale(self) -> np.ndarray:
+        """(members,) raw reward, but for its mean, of a normalised reward of 1."""
+        scale: np.ndarray = (self.predictor.std / self.predictor.reward_std).cpu().numpy()
+        return scale
+
+    def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
+        """(B, ...), (B,) -> (members, B) normalised rewards."""
         device, kept = self.predictor.device, slice(None, None, NORMALISER_STRIDE)
         observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
         while self._n_recent() - len(self._recent[0][1]) >= NORMALISER_STEPS:
             self._recent.popleft()
-        return self.predictor.reward(observations, actions)
+        return self.predictor.member_rewards(observations, actions)
 
     def _n_recent(self) -> int:
         return sum(len(actions) for _, actions in self._recent)

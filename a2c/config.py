@@ -34,6 +34,8 @@ class PolicyConfig:
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8
     """Minibatches per pass (PPO only)."""
+    disagreement_bonus: float = 0.0
+    """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
     policy_network: Literal["nature", "feature_points"] = "nature"
     """Body for pixel observations: the paper's CNN, or learned feature points."""
     load_policy_ckpt_dir: str | None = None

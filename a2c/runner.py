@@ -77,6 +77,7 @@ class SegmentCutter:
             np.int64 if info.n_actions else np.float32,
         )
         self.rewards = np.zeros((n_envs, length), np.float32)
+        self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
         self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
         self.filled = np.zeros(n_envs, np.int64)
 
@@ -88,10 +89,17 @@ class SegmentCutter:
         done: np.ndarray,
         valid: np.ndarray,
         views: np.ndarray | None,
+        member_rewards: np.ndarray | None,
         policy_step: int,
     ) -> list[Segment]:
-        """Takes one step of all environments; returns the segments that it completed."""
+        """Takes one step of all environments; returns the segments that it completed.
+
+        `member_rewards` (members, N) is what each member of the ensemble predicts for it.
+        """
         n = self.n_envs
+        so_far = np.where(self.filled[:, None] > 0, self.member_returns, np.float32(0))
+        step = np.float32(np.nan) if member_rewards is None else member_rewards[:, :n].T
+        self.member_returns = np.where(valid[:n, None], so_far + step, self.member_returns)
         acting = np.flatnonzero(valid[:n])
         at = self.filled[acting]
         if self.stack > 1:
@@ -103,7 +111,7 @@ class SegmentCutter:
         self.actions[acting, at], self.rewards[acting, at] = actions[acting], rewards[acting]
         if views is not None:
             for i in acting:
-                self.views[i].append(views[i].copy())
+                self.views[i].append(views[i])
         self.filled[acting] += 1
         ended = done[:n] | (self.filled == self.length)
         segments = [
@@ -116,6 +124,7 @@ class SegmentCutter:
 
     def _segment(self, i: int, policy_step: int) -> Segment:
         length = int(self.filled[i])
+        predicted = not np.isnan(self.member_returns[i]).any()
         return Segment(
             env_id=self.info.env_id,
             observations=self.frames[i, : length + self.stack - 1].copy(),
@@ -126,6 +135,7 @@ class SegmentCutter:
             seed=self.seed + i,
             fps=self.info.fps,
             view=encode_frames(np.stack(self.views[i])) if self.views[i] else None,
+            member_returns=self.member_returns[i].copy() if predicted else None,
         )
 
 
@@ -176,6 +186,7 @@ class Runner:
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes = 0
         self._running_returns = np.zeros(env.num_envs, np.float64)
+        self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
         shape = (n_steps, env.num_envs)
         observations, _ = env.reset()
         action_shape = () if info.n_actions else (info.action_dim or 0,)
@@ -193,9 +204,10 @@ class Runner:
         self._store(n_steps, observations)
         self._resetting = np.zeros(env.num_envs, np.bool_)
 
-    def collect(self, policy_step: int) -> tuple[Rollout, list[Segment], list[Episode]]:
-        """Runs T steps from where the last rollout ended; returns it with the segments and episodes it completed."""
-        r, segments, episodes = self.rollout, [], []
+    def collect(self) -> tuple[Rollout, list[Episode]]:
+        """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed."""
+        r, episodes = self.rollout, []
+        self._views.clear()
         r.observations[0] = r.observations[-1]
         for t in range(self.n_steps):
             with self.stopwatch.part("policy"):
@@ -211,19 +223,33 @@ class Runner:
                 episode = self.recorder.add(views[0], float(rewards[0]), bool(self._resetting[0]))
                 episodes += [episode] if episode else []
             self._count(rewards)
-            with self.stopwatch.part("segments"):
+            if self.watch and views is not None:
+                self._views.append(views.copy())
+        with self.stopwatch.part("policy"):
+            r.last_values = self.policy.values(r.observations[-1])
+        return r, episodes
+
+    def cut(self, policy_step: int, member_rewards: np.ndarray | None = None) -> list[Segment]:
+        """The segments that the rollout completed; to be called once after each `collect`.
+
+        Args:
+            policy_step: agent steps taken when the rollout was collected.
+            member_rewards: (members, T, N) rewards that the ensemble's members predict for it, if there are any.
+        """
+        r, segments = self.rollout, list[Segment]()
+        with self.stopwatch.part("segments"):
+            for t in range(self.n_steps):
                 segments += self.cutter.add(
                     r.observations[t],
                     r.actions[t],
                     r.rewards[t],
-                    self._resetting,
+                    r.terminated[t] | r.truncated[t],
                     r.valid[t],
-                    views if self.watch else None,
+                    self._views[t] if self.watch else None,
+                    None if member_rewards is None else member_rewards[:, t],
                     policy_step,
                 )
-        with self.stopwatch.part("policy"):
-            r.last_values = self.policy.values(r.observations[-1])
-        return r, segments, episodes
+        return segments
 
     def _store(self, t: int, observations: np.ndarray) -> None:
         """Keeps the observations of step t; plane by plane, the fastest change of layout."""

@@ -30,8 +30,12 @@ class Rewarder(Protocol):
     def refresh(self) -> int:
         """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
 
-    def reward(self, observations: Tensor, actions: Tensor) -> np.ndarray:
-        """(B, ...), (B,) -> (B,) normalised predicted rewards."""
+    def member_rewards(self, observations: Tensor, actions: Tensor) -> np.ndarray:
+        """(B, ...), (B,) -> (members, B) rewards, each member's normalised by itself."""
+
+    @property
+    def scale(self) -> np.ndarray:
+        """(members,) what a normalised reward of 1 is in a member's own measure, in which it compares segments."""
 
 
 class RewarderSpec(Protocol):
@@ -93,26 +97,35 @@ class PolicyWorker:
         training = self.rewarder is None or self.rewarder.refresh() > 0
         if not training and self.channels.segments.full():
             return False  # the teacher has all the clips it can use
-        rollout, segments, episodes = self.runner.collect(self.steps)
-        if self.rewarder is not None:
-            self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
+        rollout, episodes = self.runner.collect()
         for episode in episodes:
             offer(self.channels.episodes, episode)
+        observations = self._observations(rollout)
+        actions = networks.to_device(rollout.flat_actions(), self.policy.device)
+        rewards, in_own_measure = rollout.rewards, None
+        if self.rewarder is not None and training:
+            with self.runner.stopwatch.part("reward predictor"):
+                predicted = self.rewarder.member_rewards(observations, actions)
+            predicted = predicted.reshape(-1, *rollout.rewards.shape)
+            rewards = self._reward(predicted) * rollout.valid
+            in_own_measure = predicted * self.rewarder.scale[:, None, None]
+        if self.rewarder is not None:
+            segments = self.runner.cut(self.steps, in_own_measure)
+            self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
         if training:
-            self._learn(rollout)
+            self._learn(rollout, rewards, observations, actions)
         self._report(training)
         return True
 
-    def _learn(self, rollout: Rollout) -> None:
-        """One update on the rollout, with the predicted rewards if there is a predictor."""
+    def _reward(self, predicted: np.ndarray) -> np.ndarray:
+        """(members, T, N) -> (T, N): the members' mean, and a bonus where they disagree (RUNE, Liang et al. 2022)."""
+        weight = self.config.disagreement_bonus * (1 - self.steps / self.max_steps)
+        reward: np.ndarray = predicted.mean(0)
+        return reward + np.float32(weight) * predicted.std(0) if weight > 0 else reward
+
+    def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor, actions: Tensor) -> None:
+        """One update on the rollout with these rewards (T, N)."""
         config, stopwatch = self.config, self.runner.stopwatch
-        rewards = rollout.rewards
-        observations = self._observations(rollout)
-        actions = networks.to_device(rollout.flat_actions(), self.policy.device)
-        if self.rewarder is not None:
-            with stopwatch.part("reward predictor"):
-                predicted = self.rewarder.reward(observations, actions)
-            rewards = predicted.reshape(rollout.rewards.shape) * rollout.valid
         with stopwatch.part("update"):
             self._set_learning_rate()
             advs = advantages(

@@ -88,7 +88,7 @@ def collect(config: PolicyConfig) -> tuple[Policy, Rollout]:
     """A new policy and a rollout of its own, laid out in memory as in training."""
     info = env_info(PONG)
     env, policy = make_vec_env(PONG, config.n_envs, seed=0), Policy(info, config.policy_network, device())
-    rollout, _, _ = Runner(env, info, policy, config.n_steps, 0, watch=False, record=False).collect(0)
+    rollout, _ = Runner(env, info, policy, config.n_steps, 0, watch=False, record=False).collect()
     env.close()
     return policy, rollout
 
@@ -134,7 +134,7 @@ def predictor_forward(algo: Algo = "a2c", ensemble_size: int = 3, seconds: float
     board = WeightsBoard(RewardPredictor(predictor_inputs(), predictor), None)
     copy = PredictorCopySpec(predictor_inputs(), predictor, board, device()).build()
     inputs = [to_device(array, device()) for array in (rollout.flat_observations(), rollout.flat_actions())]
-    per_second, took = pace(lambda: copy.reward(*inputs), seconds)
+    per_second, took = pace(lambda: copy.member_rewards(*inputs), seconds)
     n = rollout.n_decisions
     return reading(f"predictor_forward_{algo}", per_second * n, "frames/s", took, batch=n, ensemble_size=ensemble_size)
 

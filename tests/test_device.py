@@ -199,7 +199,7 @@ def test_a_predictor_settles_normalises_and_rewards_alike(network: Literal["cnn"
     copy = PredictorCopySpec(PIXELS, config, board, CUDA).build()
     board.publish(made[0])
     assert copy.refresh() == 1
-    np.testing.assert_allclose(copy.reward(observations, actions), rewards[0], atol=1e-4)
+    np.testing.assert_allclose(copy.member_rewards(observations, actions).mean(0), rewards[0], atol=1e-4)
 
 
 @needs_card

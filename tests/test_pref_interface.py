@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import os
 import queue
 import threading
@@ -17,7 +19,15 @@ import pytest
 
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
 from pref_db import Choice, Comparison, Label, PrefDB, Segment
-from pref_interface import PersonTeacher, PrefInterface, PrefsConfig, SyntheticTeacher, labels_due
+from pref_interface import (
+    PersonTeacher,
+    PrefInterface,
+    PrefsConfig,
+    QuerySelection,
+    SyntheticTeacher,
+    informativeness,
+    labels_due,
+)
 
 ENV_ID, LENGTH = "Test-v0", 3
 PATIENCE_SECONDS = 20
@@ -61,6 +71,61 @@ def test_labels_due_start_at_the_initial_ones_and_end_at_all() -> None:
     assert all(0 <= later - earlier < 60 for earlier, later in itertools.pairwise(due))
 
 
+def test_the_other_schedules() -> None:
+    steps = np.linspace(0, 1000, 11)
+    due = [labels_due(step, 1000, 500, 1500, "constant") for step in steps]
+    assert due == pytest.approx(np.linspace(500, 1500, 11), abs=1)
+    due = [labels_due(step, 1000, 250, 1000, "exponential") for step in steps]
+    # rl-teacher: n(t) = N (f0 + (1 - f0)(1 - 0.01^(t / T))), here with f0 = 1/4
+    assert due == pytest.approx([1000 * (0.25 + 0.75 * (1 - 0.01 ** (step / 1000))) for step in steps], abs=1)
+
+
+# Which pair is asked
+
+
+def predicted_segment(seed: int, *member_returns: float) -> Segment:
+    returns = np.array(member_returns, np.float32) if member_returns else None
+    return dataclasses.replace(segment(seed, (float(seed), 0.0, 0.0)), member_returns=returns)
+
+
+def test_disagreement_is_the_variance_of_the_predicted_preference() -> None:
+    a, b = predicted_segment(1, 1.0, 2.0, -1.0), predicted_segment(2, 0.0, 0.5, 2.0)
+    p = [1 / (1 + math.exp(-difference)) for difference in (1.0, 1.5, -3.0)]
+    mean = sum(p) / 3
+    assert informativeness(a, b, "disagreement") == pytest.approx(sum((x - mean) ** 2 for x in p) / 3, rel=1e-5)
+    entropy = -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
+    assert informativeness(a, b, "entropy") == pytest.approx(entropy, rel=1e-5)
+    unknown = predicted_segment(3)
+    assert informativeness(a, unknown, "disagreement") == informativeness(unknown, b, "entropy") == 0
+    far = predicted_segment(4, 1e4, 1e4, 1e4)
+    assert informativeness(far, a, "entropy") == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("selection", ["random", "disagreement", "entropy", "newest"])
+def test_the_pairs_that_the_selection_wants_are_asked(ring: Ring, selection: QuerySelection) -> None:
+    """Of 100 segments the ensemble disagrees about the first ten, and cannot tell the next thirty apart."""
+    config = PrefsConfig(n_initial_prefs=0, max_prefs=40, max_segs=100, query_selection=selection)
+    interface = ring.interface(config=config, goal=40)
+    for seed in range(100):
+        returns = (1e4, 1e4, -1e4) if seed < 10 else (0.0,) * 3 if seed < 40 else (20.0 * seed,) * 3
+        interface.pool.append(predicted_segment(seed, *returns))
+    interface.step()
+    asked = [row.comparison for row in interface.db.answers()]
+    assert len(asked) == 40
+    among = dict.fromkeys(("disagreement", "entropy", "newest"), 0)
+    for pair in asked:
+        seeds = (pair.a.seed, pair.b.seed)
+        among["disagreement"] += min(seeds) < 10
+        among["entropy"] += min(seeds) >= 10 and max(seeds) < 40
+        among["newest"] += min(seeds) >= 90
+    by_chance = {"disagreement": 8, "entropy": 4, "newest": 1}
+    for name, count in among.items():
+        if name == selection:
+            assert count > 15, among
+        elif selection == "random":
+            assert count < 2 * by_chance[name], among
+
+
 # The synthetic teacher
 
 
@@ -92,13 +157,20 @@ class Ring:
         self.segments = (segment(seed, (float(seed), 0.0, 0.0)) for seed in itertools.count())
 
     def interface(
-        self, teacher: Any = None, *, n_initial: int = 0, goal: int = 100, max_segs: int = 10, annealed_over: float = 0
+        self,
+        teacher: Any = None,
+        *,
+        n_initial: int = 0,
+        goal: int = 100,
+        max_segs: int = 10,
+        annealed_over: float = 0,
+        config: PrefsConfig | None = None,
     ) -> PrefInterface:
         interface = PrefInterface(
             PrefDB.open(self.path),
             teacher or SyntheticTeacher(),
             self.channels,
-            PrefsConfig(n_initial_prefs=n_initial, max_prefs=goal, max_segs=max_segs),
+            config or PrefsConfig(n_initial_prefs=n_initial, max_prefs=goal, max_segs=max_segs),
             seed=0,
             goal=goal,
             annealed_over=annealed_over,

@@ -299,7 +299,7 @@ def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatc
     rollouts = [rng.normal(loc=n, size=(50, DIMENSIONS)).astype(np.float32) for n in range(4)]
     for rollout in rollouts:
         copy.refresh()
-        assert np.array_equal(copy.reward(rollout.copy(), actions), source.reward(rollout, actions))
+        assert np.array_equal(copy.member_rewards(rollout.copy(), actions), source.member_rewards(rollout, actions))
     board.publish(source)
     assert copy.refresh() == 2
     newest = torch.from_numpy(np.concatenate(rollouts[2:]))
@@ -400,7 +400,7 @@ def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
     assert np.array_equal(rewards(first.predictor.reward), rewards(second.predictor.reward))
     published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     published.refresh()
-    assert np.array_equal(rewards(published.reward), rewards(first.predictor.reward))
+    assert np.array_equal(rewards(published.member_rewards), rewards(first.predictor.member_rewards))
     ring.channels.agent_steps.value = 1000
     assert second.step() and second.batches == first.batches + 1
     state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)

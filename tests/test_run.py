@@ -114,7 +114,9 @@ def one_sentence(text: str) -> str:
 
 @pytest.mark.parametrize("env_id", [DOT, PONG])
 def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
-    result = run(tmp_path, "train_policy_with_preferences", env_id, "--synthetic_prefs", "--run_name", "a", *TINY)
+    mode = ("train_policy_with_preferences", env_id, "--synthetic_prefs")
+    queries = ("--query_selection", "disagreement", "--disagreement_bonus", "0.1")
+    result = run(tmp_path, *mode, "--run_name", "a", *queries, *TINY)
     folder = tmp_path / "a"
     assert policy_steps(folder) >= 2000
     assert len(answers(folder)) == 20, "the whole budget is used, and no more"

@@ -115,8 +115,8 @@ def play(
     segments: list[Segment] = []
     episodes: list[Episode] = []
     for number in range(rollouts):
-        _, new_segments, new_episodes = runner.collect(policy_step=number)
-        segments += new_segments
+        _, new_episodes = runner.collect()
+        segments += runner.cut(policy_step=number)
         episodes += new_episodes
     return env, runner, segments, episodes
 
@@ -162,6 +162,31 @@ def test_segments_hold_what_was_seen_done_and_earned(kind: str, n_actions: int |
     assert kinds >= {3, 6} and 1 not in kinds and 2 not in kinds
 
 
+def test_segments_carry_what_each_member_predicted_for_them() -> None:
+    """The third rollout alone is without predictions: a segment that touches it has none."""
+    info, members, n_steps = env_info(), 2, 5
+    env = ScriptedVecEnv(info, LENGTHS)
+    runner = Runner(env, info, Policy(info, "feature_points"), n_steps, seed=100, watch=False, record=False)
+    predictions = np.random.default_rng(0).normal(size=(12, members, n_steps, len(LENGTHS))).astype(np.float32)
+    segments: list[Segment] = []
+    for number, predicted in enumerate(predictions):
+        runner.collect()
+        segments += runner.cut(number, None if number == 2 else predicted)
+    predictions[2] = np.nan
+    with_and_without = set()
+    for i, shown in enumerate(env.shown):
+        of_step = dict(zip(map(id, shown), predictions[..., i].transpose(0, 2, 1).reshape(-1, members), strict=True))
+        mine = [segment for segment in segments if segment.seed == 100 + i]
+        for segment, piece in zip(mine, expected_segments(shown), strict=True):
+            expected = sum(of_step[id(step)] for step in piece)
+            with_and_without.add(segment.member_returns is None)
+            if segment.member_returns is None:
+                assert np.isnan(expected).all()
+            else:
+                np.testing.assert_allclose(segment.member_returns, expected, rtol=1e-5)
+    assert with_and_without == {True, False}
+
+
 def test_segments_say_when_they_were_cut() -> None:
     _, _, segments, _ = play(env_info(), n_steps=LENGTH, rollouts=4)
     endless = [segment.policy_step for segment in segments if segment.seed == 102]
@@ -174,7 +199,8 @@ def test_a_segments_frames_are_kept_once_and_stay_as_they_were() -> None:
     assert all(len(segment.observations) == len(segment) + STACK - 1 for segment in segments)
     assert len(set(ids)) == len(ids)
     copies = [(s.observations.copy(), s.actions.copy(), s.rewards.copy()) for s in segments]
-    runner.collect(99)
+    runner.collect()
+    runner.cut(99)
     for segment, copy in zip(segments, copies, strict=True):
         for array, before in zip((segment.observations, segment.actions, segment.rewards), copy, strict=True):
             assert np.array_equal(array, before)
@@ -225,7 +251,7 @@ def test_rollouts_follow_each_other_without_a_gap() -> None:
     torch.manual_seed(0)
     env = ScriptedVecEnv(info, LENGTHS)
     runner = Runner(env, info, Policy(info, "feature_points"), n_steps=5, seed=0, watch=False, record=False)
-    rollouts = [snapshot(runner.collect(0)[0]) for _ in range(6)]
+    rollouts = [snapshot(runner.collect()[0]) for _ in range(6)]
     for before, after in itertools.pairwise(rollouts):
         assert np.array_equal(before["observations"][-1], after["observations"][0])
         np.testing.assert_allclose(before["last_values"], after["values"][0], atol=1e-6)
@@ -246,7 +272,7 @@ def test_flat_arrays_go_step_by_step_through_all_environments() -> None:
     info = env_info("vector", None)
     env = ScriptedVecEnv(info, LENGTHS)
     runner = Runner(env, info, Policy(info, "nature"), n_steps=5, seed=0, watch=False, record=False)
-    rollout, _, _ = runner.collect(0)
+    rollout, _ = runner.collect()
     assert rollout.n_decisions == 20
     assert rollout.flat_observations().shape == (20, 3) and rollout.flat_actions().shape == (20, 2)
     assert np.array_equal(rollout.flat_observations()[7], env.shown[3][1].observation)
