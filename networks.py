@@ -45,8 +45,8 @@ def fetched(*tensors: Tensor) -> list[Tensor]:
     return [part.reshape(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 
 
-def scaled(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 (B, C, H, W) -> `dtype` in [0, 1], channels last in memory, which convolutions on a CPU read fastest.
+def converted(pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    """uint8 (B, C, H, W) -> `dtype`, channels last in memory, which convolutions on a CPU read fastest.
 
     Pixels that lie so already (`a2c.runner.Rollout`, `reward_predictor.PairBatch`) cost least; the others are copied
     plane by plane, which is faster than PyTorch's own change of layout.
@@ -56,7 +56,33 @@ def scaled(pixels: Tensor, dtype: torch.dtype) -> Tensor:
         for i in range(pixels.shape[1]):
             planes[..., i] = pixels[:, i]
         pixels = planes.permute(0, 3, 1, 2)
-    return pixels.to(dtype).mul_(1 / 255)
+    return pixels.to(dtype)
+
+
+class PixelStatistics(nn.Module):
+    """Mean and deviation of each pixel over the frames that were added."""
+
+    count: Tensor
+    total: Tensor
+    squares: Tensor
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        for name in ("total", "squares"):
+            self.register_buffer(name, torch.zeros(height, width, dtype=torch.float64))
+
+    def add(self, frames: Tensor) -> None:
+        """Takes in frames (N, H, W) of pixels from 0 to 255."""
+        frames = frames.to(self.total.device).float()
+        self.count += len(frames)
+        self.total += frames.sum(0)
+        self.squares += frames.square().sum(0)
+
+    def mean_and_std(self) -> tuple[Tensor, Tensor]:
+        """(H, W) each."""
+        mean = self.total / self.count
+        return mean, (self.squares / self.count - mean.square()).clamp(min=0).sqrt()
 
 
 class EnsembleLinear(nn.Module):
@@ -87,6 +113,9 @@ class NatureCNN(nn.Module):
     """
 
     n_features = 512
+    least_std = 0.1  # of the range of a pixel; those that seldom change would weigh too much
+    mean: Tensor
+    gain: Tensor
 
     def __init__(self, n_channels: int) -> None:
         super().__init__()
@@ -94,15 +123,25 @@ class NatureCNN(nn.Module):
         self.conv2 = nn.Conv2d(32, 64, 4, stride=2)
         self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
         self.fc = nn.Linear(64 * 7 * 7, self.n_features)
+        shape = (1, n_channels, 84, 84)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("gain", torch.full(shape, 1 / 255))
         for layer in (self.conv1, self.conv2, self.conv3, self.fc):
             orthogonal_(layer, math.sqrt(2))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = F.relu(self.conv1(scaled(pixels, self.conv1.weight.dtype)))  # (B, 32, 20, 20)
+        centred = converted(pixels, self.conv1.weight.dtype).sub_(self.mean).mul_(self.gain)
+        x = F.relu(self.conv1(centred))  # (B, 32, 20, 20)
         x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
         x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
         return F.relu(self.fc(x.flatten(1)))
+
+    @torch.no_grad()
+    def normalise(self, mean: Tensor, std: Tensor) -> None:
+        """From now on reads each pixel relative to its mean, in units of its deviation; both (H, W), of 0 to 255."""
+        self.mean.copy_(mean.expand_as(self.mean))
+        self.gain.copy_((1 / std.clamp(min=255 * self.least_std)).expand_as(self.gain))
 
 
 class RewardCNN(nn.Module):
@@ -131,7 +170,8 @@ class RewardCNN(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         device = pixels.device.type
-        x = scaled(pixels, torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32)
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        x = converted(pixels, dtype).mul_(1 / 255)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # (B, 16 * members, ...) 26, 11, 9, 7
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)

@@ -32,7 +32,8 @@ NORMALISER_SEGMENTS = 40  # the newest labelled segments set the reward's zero a
 MEASURED_LABELS = 100  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
 NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not a beginning that is all reward
-PATIENCE_EPOCHS = 10  # pretraining ends after so many epochs without a better validation loss
+PATIENCE_EPOCHS = 5  # pretraining ends when so many epochs
+MIN_GAIN = 0.02  # have not brought the validation loss down by this share: the rest is creeping, which costs minutes
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
 BATCHES_PER_MEASUREMENT = 50
@@ -253,7 +254,7 @@ class PairBatch:
 
 
 def _observations(segments: list[Segment], n_frames: int | None) -> np.ndarray:
-    """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.scaled`)."""
+    """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.converted`)."""
     stacked = [segment.stacked() for segment in segments]
     if not segments[0].is_pixels:
         return np.concatenate(stacked)
@@ -304,7 +305,8 @@ class Trainer:
         self.validation = {"loss": float("nan"), "accuracy": float("nan")}
         self.training = {"loss": float("nan"), "accuracy": float("nan")}
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=50)
-        self._best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
+        self._best: tuple[float, dict[str, Any]] = (float("inf"), {})  # validation loss and weights
+        self._gained = (float("inf"), 0)  # validation loss and epoch of the last gain that counted
         self._writer: Any = None
         self._reported = 0.0
         self._load(resume)
@@ -431,10 +433,12 @@ class Trainer:
         if math.isnan(loss):  # too few labels for a validation set: take all the passes
             loss = -float(self.epochs)
         if loss < self._best[0]:
-            self._best = (loss, self.epochs, copy.deepcopy(self.predictor.state_dict()))
-        if self.epochs >= self.config.n_initial_epochs or self.epochs - self._best[1] >= PATIENCE_EPOCHS:
+            self._best = (loss, copy.deepcopy(self.predictor.state_dict()))
+        if loss < self._gained[0] - MIN_GAIN * abs(loss):
+            self._gained = (loss, self.epochs)
+        if self.epochs >= self.config.n_initial_epochs or self.epochs - self._gained[1] >= PATIENCE_EPOCHS:
             for module in (self.predictor, self.learner):
-                module.load_state_dict(self._best[2])
+                module.load_state_dict(self._best[1])
             self._start_policy()
 
     def _start_policy(self) -> None:

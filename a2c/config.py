@@ -34,6 +34,8 @@ class PolicyConfig:
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8
     """Minibatches per pass (PPO only)."""
+    normalise_pixels: bool = True
+    """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are."""
     disagreement_bonus: float = 0.0
     """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
     policy_network: Literal["nature", "feature_points"] = "nature"

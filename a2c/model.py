@@ -15,6 +15,8 @@ from torch.distributions import Categorical, Independent, Normal
 import networks
 from envs import EnvInfo
 
+PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -48,6 +50,7 @@ class Policy(nn.Module):
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)
+        self.pixels = networks.PixelStatistics(*info.observation_shape[1:]) if self.channels_last else None
         self.n_actions, self.action_dim = info.n_actions, info.action_dim
         self.actor = nn.Linear(n_features, info.n_actions or info.action_dim or 0)
         self.critic = nn.Linear(n_features, 1)
@@ -64,7 +67,7 @@ class Policy(nn.Module):
 
     @property
     def channels_last(self) -> bool:
-        """Whether pixels should lie channels last in memory, which is what `networks.scaled` reads fastest."""
+        """Whether pixels should lie channels last in memory, which is what `networks.converted` reads fastest."""
         return isinstance(self.body, networks.NatureCNN)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,6 +130,20 @@ class Policy(nn.Module):
                 weight.grad, half.grad = gradient, None
 
     @torch.no_grad()
+    def observe(self, observations: np.ndarray) -> None:
+        """Takes the newest frames of observations (N, C, H, W) for the statistics by which pixels are normalised.
+
+        Most of a picture never changes. Read as it is, it drowns the few pixels that do, such as Pong's ball; relative
+        to the mean picture they are all that is left, and the policy learns from a third of the steps. After the
+        first `PIXEL_STEPS` the statistics stay as they are.
+        """
+        if self.pixels is None or self.pixels.count >= PIXEL_STEPS:
+            return
+        self.pixels.add(torch.from_numpy(observations[:, -1]))
+        for body in (self.body, *self._fast):
+            body.normalise(*self.pixels.mean_and_std())  # type: ignore[operator]
+
+    @torch.no_grad()
     def refresh(self) -> None:
         """Copies the float32 weights to the bfloat16 copy; call after every change of the weights."""
         for fast in self._fast:
@@ -135,4 +152,6 @@ class Policy(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         result = super().load_state_dict(*args, **kwargs)
         self.refresh()
+        for fast in self._fast:
+            torch._foreach_copy_(list(fast.buffers()), list(self.body.buffers()))
         return result

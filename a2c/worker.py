@@ -100,6 +100,8 @@ class PolicyWorker:
         rollout, episodes = self.runner.collect()
         for episode in episodes:
             offer(self.channels.episodes, episode)
+        if self.config.normalise_pixels:
+            self.policy.observe(rollout.flat_observations())
         observations = self._observations(rollout)
         actions = networks.to_device(rollout.flat_actions(), self.policy.device)
         rewards, in_own_measure = rollout.rewards, None

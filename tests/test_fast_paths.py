@@ -128,7 +128,7 @@ def test_where_the_channels_lie_in_memory_changes_nothing(pong: EnvInfo) -> None
     first = last.contiguous()
     assert last.stride() != first.stride()
     for dtype in (torch.float32, torch.bfloat16):
-        assert torch.equal(networks.scaled(first, dtype), networks.scaled(last, dtype))
+        assert torch.equal(networks.converted(first, dtype), networks.converted(last, dtype))
     policy, columns = Policy(pong, "nature"), [torch.arange(32.0)] * 5
     np.testing.assert_array_equal(policy.values(first.numpy()), policy.values(last.numpy()))
     indices = torch.randperm(32)[:7]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import networks
+from a2c import model
 from a2c.model import Policy
 from envs import EnvInfo
 from networks import EnsembleLinear, FeaturePoints, NatureCNN, PolicyMLP, RewardCNN, RewardMLP
@@ -205,6 +206,31 @@ def test_the_fast_copy_follows_the_weights(fast_policies: Callable[[], Policy]) 
     assert torch.equal(policy(pixels())[0], other(pixels())[0])
 
 
+def test_pixels_are_read_relative_to_their_first_statistics(
+    fast_policies: Callable[[], Policy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a picture that is 200 all over but for three columns: half the time 150 and 250, always 7, seldom 0."""
+    monkeypatch.setattr(model, "PIXEL_STEPS", 50)
+    frames = np.full((60, 4, 84, 84), 200, np.uint8)
+    frames[::2, -1, :, 0], frames[1::2, -1, :, 0] = 150, 250
+    frames[..., 1], frames[:1, -1, :, 2] = 7, 0
+    policy = fast_policies()
+    policy.observe(frames[:20])
+    policy.observe(frames[20:])
+    assert isinstance(policy.body, NatureCNN) and policy.body.mean.shape == (1, 4, 84, 84)
+    mean, gain = policy.body.mean[0, 0, 5], policy.body.gain[0, 3, 5]
+    np.testing.assert_allclose(mean[:4], [200, 7, 200 - 200 / 60, 200], rtol=1e-4)
+    # deviations of 50, 0 and 200 sqrt(59) / 60, but 25.5 at least
+    np.testing.assert_allclose(gain[:4], [1 / 50, 1 / 25.5, 60 / 200 / 59**0.5, 1 / 25.5], rtol=1e-4)
+    outputs = policy(pixels())[1]
+    np.testing.assert_allclose(outputs.detach(), float32_outputs(policy)[1].detach(), atol=0.05)
+    policy.observe(pixels().numpy())  # after the first steps nothing changes any more
+    assert torch.equal(policy(pixels())[1], outputs)
+    other = fast_policies()
+    other.load_state_dict(policy.state_dict())
+    assert torch.equal(other(pixels())[1], outputs)
+
+
 def test_the_fast_copy_is_neither_saved_nor_optimised(
     fast_policies: Callable[[], Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +239,7 @@ def test_the_fast_copy_is_neither_saved_nor_optimised(
     plain = Policy(info("pixels", 6), "nature")
     assert list(fast.state_dict()) == list(plain.state_dict())
     assert len(list(fast.parameters())) == len(list(plain.parameters()))
-    assert {tensor.dtype for tensor in (*fast.state_dict().values(), *fast.parameters())} == {torch.float32}
+    assert {tensor.dtype for tensor in (*fast.state_dict().values(), *fast.parameters())}.isdisjoint({torch.bfloat16})
 
 
 def test_gradients_of_the_fast_copy_reach_the_float32_weights_once(fast_policies: Callable[[], Policy]) -> None:

@@ -266,7 +266,7 @@ def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None
     assert copy.refresh() == ring.board.version == 0
     assert trainer.step() and trainer.pretrained and not trainer.finished
     assert copy.refresh() == ring.board.version == 1
-    assert np.array_equal(rewards(copy.reward), rewards(trainer.predictor.reward))
+    assert np.array_equal(rewards(copy.member_rewards), rewards(trainer.predictor.member_rewards))
     assert trainer.status()["labels"] == 10 and trainer.status()["epochs"] == 2
 
 
