@@ -32,7 +32,9 @@ os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 import gymnasium
 import numpy as np
+import tyro
 
+import experiments
 import progress as progress_module
 import watch
 from a2c.worker import PolicyWorker, run_worker
@@ -338,7 +340,7 @@ def gathers(config: RunConfig) -> bool:
     )
 
 
-COMMANDS = (*MODES, "watch", "show_prefs", "--resume")
+COMMANDS = (*MODES, "watch", "show_prefs", "reproduce", "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
   train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
@@ -347,6 +349,7 @@ USAGE = """usage: python run.py COMMAND ...
   pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
   watch RUN                               play a trained agent, with the predicted reward drawn as it plays
   show_prefs RUN                          step through stored comparisons and their answers
+  reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
   --resume RUN                            carry on with a run that was stopped
 
   ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1, ...
@@ -373,6 +376,8 @@ def main(arguments: list[str]) -> int:
             watch.watch_command(arguments[1:])
         elif command == "show_prefs":
             watch.show_prefs_command(arguments[1:])
+        elif command == "reproduce":
+            tyro.cli(experiments.reproduce, prog="run.py reproduce", args=arguments[1:], use_underscores=True)
         else:
             return train(parse(arguments))
         return 0

@@ -1,0 +1,157 @@
+"""Named experiments: the paper's results as commands, each carried out on several seeds.
+
+python run.py reproduce                      # lists them
+python run.py reproduce pong-3.3k --seeds 3
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+import checkpoint
+from processes import UserError
+from run_folder import n_cores, read_config
+
+CORES_PER_RUN = 2
+
+PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
+PONG = "PongNoFrameskip-v4"
+PAPERS_LENGTH = ("--million_timesteps", "50")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A command line, but for its seed and its run folder."""
+
+    title: str
+    command: tuple[str, ...]
+
+
+def _quick(million_timesteps: int) -> tuple[str, ...]:
+    """PPO with one pass over large rollouts: the quickest way to Pong that was found for a small machine."""
+    rollouts = ("--n_envs", "32", "--n_steps", "64", "--ppo_epochs", "1", "--ppo_minibatches", "8")
+    length = ("--million_timesteps", str(million_timesteps), "--lr_zero_million_timesteps", str(million_timesteps))
+    return ("--algo", "ppo", *rollouts, "--lr", "5e-4", *length)
+
+
+def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
+    return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
+
+
+MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
+ABLATED = _with_labels(PONG, 5500, *_quick(5))  # of figure 6
+EXPERIMENTS = {
+    "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
+    "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(5))),
+    "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(5))),
+    "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(5))),
+    "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
+    "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG)),
+    "pong-paper": Experiment("Pong, 5,500 labels, all as in the paper", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
+    "enduro": Experiment("Enduro, 5,500 labels", _with_labels("EnduroNoFrameskip-v4", 5500, *_quick(10))),
+    "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
+    "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ABLATED),
+    "ablation-disagreement": Experiment(
+        "Pong, asked where the ensemble disagrees", (*ABLATED, "--query_selection", "disagreement")
+    ),
+    "ablation-no-ensemble": Experiment("Pong, one predictor in place of three", (*ABLATED, "--ensemble_size", "1")),
+    "ablation-offline": Experiment(
+        "Pong, all labels asked for before the policy learns",
+        _with_labels(PONG, 5000, *_quick(5), "--n_initial_prefs", "5000"),
+    ),
+}
+
+
+def reproduce(
+    name: tyro.conf.Positional[str | None] = None,
+    seeds: int = 3,
+    log_dir: str = "runs",
+    at_once: int = max(1, n_cores() // CORES_PER_RUN),
+) -> int:
+    """Carries out a named experiment on seeds 0, 1, ...; what is done stays done, what was stopped goes on.
+
+    Args:
+        name: the experiment; without one they are listed.
+        seeds: how many.
+        log_dir: folder that holds the run folders.
+        at_once: how many runs at the same time.
+
+    Raises:
+        UserError: there is no such experiment, or a run failed.
+    """
+    if name is None:
+        for key, experiment in EXPERIMENTS.items():
+            print(f"{key:<22}  {experiment.title}\n{'':<22}  python run.py {' '.join(experiment.command)}")
+        return 0
+    if name not in EXPERIMENTS:
+        raise UserError(f"there is no experiment '{name}'; choose one of: {', '.join(EXPERIMENTS)}.")
+    for flag, value in (("seeds", seeds), ("at_once", at_once)):
+        if value < 1:
+            raise UserError(f"--{flag} must be 1 or more, not {value}.")
+    runs = [Path(log_dir) / f"{name}-seed{seed}" for seed in range(seeds)]
+    print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
+    processes: list[subprocess.Popen[str]] = []
+    places: queue.Queue[set[int]] = queue.Queue()
+    for cores in _cores(at_once):
+        places.put(cores)
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            jobs = [pool.submit(_run, name, seed, run, places, processes) for seed, run in enumerate(runs)]
+            failed = [str(seed) for seed, job in enumerate(jobs) if job.result()]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.send_signal(signal.SIGINT)  # which writes checkpoints
+            raise
+    if failed:
+        raise UserError(f"seed {', '.join(failed)} did not finish; the same command carries on with it.")
+    return 0
+
+
+def _cores(n_runs: int) -> list[set[int]]:
+    """The processor cores of each of the runs that go on at once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [set()] * n_runs
+    cores = sorted(os.sched_getaffinity(0))
+    return [set(cores[i::n_runs]) or set(cores) for i in range(n_runs)]
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run's policy was trained to its end."""
+    if not run.exists():
+        return False
+    steps = [int(path.stem.removeprefix("step-")) for path in checkpoint.list_checkpoints(run / "policy")]
+    return max(steps, default=0) >= read_config(run)["policy"]["million_timesteps"] * 1e6
+
+
+def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:
+    """Carries out one seed, as far as that was not done, on cores that are free; returns the exit status."""
+    if is_done(run):
+        print(f"seed {seed}: done, in {run}", flush=True)
+        return 0
+    flags = (*EXPERIMENTS[name].command, "--seed", str(seed), "--log_dir", str(run.parent), "--run_name", run.name)
+    arguments = ("--resume", str(run)) if run.exists() else flags
+    cores = places.get()
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "run.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C comes once, from here
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+    ) as process:
+        processes.append(process)
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"seed {seed}: {line}", end="", flush=True)
+    places.put(cores)
+    return process.returncode

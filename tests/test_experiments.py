@@ -1,0 +1,73 @@
+"""Named experiments: every one is a command that exists, and seeds are carried out, skipped and gone on with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import config
+import experiments
+from experiments import EXPERIMENTS, Experiment, is_done, reproduce
+from processes import UserError
+
+TINY = Experiment(
+    "a trial",
+    (
+        *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2"),
+        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "20"),
+    ),
+)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_a_valid_command(name: str) -> None:
+    parsed = config.parse([*EXPERIMENTS[name].command, "--seed", "1"])
+    assert parsed.trains_policy and parsed.seed == 1
+
+
+def test_seeds_are_carried_out_skipped_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
+    runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
+    assert all(is_done(run) for run in runs)
+    output = capfd.readouterr().out
+    assert "seed 0: Finished." in output and "seed 1: Finished." in output
+    checkpoints = sorted((runs[1] / "policy").glob("step-*.pt"))
+    before = [path.stat().st_mtime_ns for path in sorted((runs[0] / "policy").iterdir())]
+    for path in checkpoints[1:]:
+        path.unlink()  # as if it had been stopped then
+    assert not is_done(runs[1])
+    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=1) == 0
+    assert "seed 0: done" in capfd.readouterr().out
+    assert is_done(runs[1])
+    assert [path.stat().st_mtime_ns for path in sorted((runs[0] / "policy").iterdir())] == before
+
+
+def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    (tmp_path / "trial-seed0").mkdir()  # no run folder
+    with pytest.raises(UserError, match="trial-seed0"):
+        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+    (tmp_path / "trial-seed0" / "config.json").write_text('{"config": {"policy": {"million_timesteps": 1}}}')
+    with pytest.raises(UserError, match="seed 0 did not finish"):
+        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(("flag", "values"), [("seeds", {"seeds": 0}), ("at_once", {"at_once": 0})])
+def test_impossible_numbers_are_refused(flag: str, values: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=flag):
+        reproduce("moving-dot", **values)
+
+
+def test_without_a_name_all_are_listed() -> None:
+    root = Path(experiments.__file__).parent
+    command = [sys.executable, str(root / "run.py"), "reproduce"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(name in result.stdout for name in EXPERIMENTS)
+    wrong = subprocess.run([*command, "pong"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "no experiment 'pong'" in wrong.stderr and "Traceback" not in wrong.stderr
