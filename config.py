@@ -18,6 +18,7 @@ from pref_interface import PrefsConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
 from run_folder import read_config
+from teachers import check_name
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -113,6 +114,7 @@ def parse(arguments: list[str]) -> RunConfig:
     if len(positionals) < 2 and plain != arguments:
         return _cli(arguments, None)  # prints what is missing, or the help
     first = _cli(plain, None)
+    flags = {argument.split("=")[0].replace("-", "_") for argument in plain}
     if first.resume:
         defaults = RunConfig.from_dict(read_config(Path(first.resume)))
         if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
@@ -121,8 +123,9 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        asks = any(a.split("=")[0].replace("-", "_") == "__max_prefs" for a in plain)
-        defaults = _defaults(first, asks_for_labels=asks)
+        defaults = _defaults(first, asks_for_labels="__max_prefs" in flags)
+    if any(flag == "__teacher" or flag.startswith("__teacher_") for flag in flags):
+        defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _cli(arguments, defaults)
     validate(config)
     return config
@@ -197,6 +200,7 @@ def validate(config: RunConfig) -> None:
         "max_prefs": (prefs.max_prefs, 0),
         "max_segs": (prefs.max_segs, 2),
         "seed": (config.seed, 0),
+        "teacher_equal": (0.0 if prefs.teacher_equal is None else prefs.teacher_equal, 0),
     }
     for name, (value, least) in at_least.items():
         if not value >= least:
@@ -210,8 +214,15 @@ def validate(config: RunConfig) -> None:
     for name, number in positive.items():
         if not 0 < number < float("inf"):
             raise UserError(f"--{name} must be a number above 0, not {number}.")
-    for name, share in {"gamma": policy.gamma, "gae_lambda": policy.gae_lambda}.items():
-        if not 0 <= share <= 1:
+    shares = {
+        "gamma": policy.gamma,
+        "gae_lambda": policy.gae_lambda,
+        "teacher_gamma": prefs.teacher_gamma,
+        "teacher_mistake": prefs.teacher_mistake,
+        "teacher_skip": prefs.teacher_skip,
+    }
+    for name, share in shares.items():
+        if share is not None and not 0 <= share <= 1:
             raise UserError(f"--{name} must lie between 0 and 1, not {share}.")
     if not 0 <= predictor.dropout < 1:
         raise UserError(f"--dropout must be at least 0 and below 1, not {predictor.dropout}.")
@@ -219,6 +230,9 @@ def validate(config: RunConfig) -> None:
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
+    if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
+        raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
+    check_name(prefs.teacher)
     _validate_stages(config)
 
 

@@ -105,7 +105,7 @@ class Segment:
     env_id: str
     observations: np.ndarray
     actions: np.ndarray
-    rewards: np.ndarray  # true rewards: only the synthetic teacher and the reports may read them
+    rewards: np.ndarray  # true rewards: only synthetic teachers and the reports may read them
     stack: int
     policy_step: int  # agent steps taken when it was cut
     seed: int

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import queue
-import sys
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import IO, Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from channels import Channels, drain
 from pref_db import Choice, Comparison, Label, PrefDB, Segment
+from teachers import Action, SyntheticTeacher, Teacher, synthetic_teacher
 
 log = logging.getLogger("run")
 
@@ -24,6 +23,7 @@ log = logging.getLogger("run")
 ANNEALING = 10.0
 LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
 ANSWERS_PER_COMMIT = 64
+TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
 TRIES = 50  # pairs looked at for one that was not asked yet
 CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
 NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
@@ -36,7 +36,21 @@ class PrefsConfig:
     """Preferences; the defaults are the paper's for Atari (appendix A.2), where it names them."""
 
     synthetic_prefs: bool = False
-    """Let a synthetic teacher answer, from the true reward of the segments."""
+    """Let a synthetic teacher answer, from the true reward of the segments; any --teacher flag says so too."""
+    teacher: str = "oracle"
+    """Who answers where nobody labels by hand: B-Pref's oracle, stoc, mistake, skip, equal or myopic, or
+    module:function, a function of a segment whose value takes the place of the true reward."""
+    teacher_beta: float | None = None
+    """Rationality: prefers A with probability 1 / (1 + exp(-beta * (return of A - return of B))), at `inf` always the
+    better one. This and the next four: None leaves what the teacher has."""
+    teacher_gamma: float | None = None
+    """Myopia: discount per agent step, counted back from a segment's end; 1 weighs all steps alike."""
+    teacher_mistake: float | None = None
+    """Probability that a preference is turned round."""
+    teacher_skip: float | None = None
+    """Can't tell if both returns are below this share of the mean return of the last 200 segments judged."""
+    teacher_equal: float | None = None
+    """Equal if the returns differ by less than this share of that mean return."""
     gather_prefs: bool = True
     """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
     n_initial_prefs: int = 500
@@ -55,144 +69,22 @@ class PrefsConfig:
     """Run folder whose labels to start from."""
 
 
-class Action:
-    """What a person can do besides answering."""
+def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeacher:
+    """The synthetic teacher that the flags describe, with draws of its own after each number of stored answers.
 
-    UNDO = "undo"
-    END = "end"  # no more answers will come; training goes on
-
-
-class Teacher(Protocol):
-    """Who answers. `poll` never waits: it says what was answered since the last call, if anything."""
-
-    name: str
-
-    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
-        """A choice for this comparison, an `Action`, or None while there is no answer.
-
-        Args:
-            comparison: the pair to show; None while there is no pair.
-            status: what to tell a person about progress, or about what is being waited for.
-        """
-
-    def close(self) -> None: ...
-
-
-class SyntheticTeacher:
-    """Prefers the segment with the higher true reward; equal sums are equal (paper, section 3.3)."""
-
-    name = "synthetic"
-
-    def poll(self, comparison: Comparison | None, status: str = "") -> Choice | None:
-        if comparison is None:
-            return None
-        a, b = float(comparison.a.rewards.sum()), float(comparison.b.rewards.sum())
-        if math.isclose(a, b, abs_tol=1e-6):
-            return Choice.EQUAL
-        return Choice.A if a > b else Choice.B
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-ANSWERS = {
-    "l": "left",
-    "left": "left",
-    "r": "right",
-    "right": "right",
-    "e": "equal",
-    "equal": "equal",
-    "": "incomparable",
-    "u": Action.UNDO,
-    "undo": Action.UNDO,
-}
-KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
-
-
-class TerminalLines:
-    """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._lines: deque[str | None] = deque()  # None: the end of the input
-        self._typed_by_hand = stream.isatty()
-        # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
-        threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
-
-    def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.append(line)
-        self._lines.append(None)
-
-    def next(self, *, asked: bool) -> str | None:
-        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed.
-
-        While nothing is asked, what a person types is no answer, and the lines of a script wait.
-        """
-        while self._lines:
-            line = self._lines[0]
-            if line is not None and not asked and not self._typed_by_hand:
-                return None
-            self._lines.popleft()
-            if line is None:
-                return Action.END
-            answer = ANSWERS.get(line.strip().lower())
-            if answer is None:
-                print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
-            elif asked or answer == Action.UNDO:
-                return answer
-            else:
-                print("There is no pair to answer yet.", flush=True)
-        return None
-
-
-class PersonTeacher:
-    """A person: clips loop in a window, answers are typed at the terminal or pressed in the window."""
-
-    name = "person"
-
-    def __init__(self, window: Any, stream: IO[str] | None = None) -> None:
-        """`window` is a `viewer.ClipWindow`."""
-        self.window, self.lines = window, TerminalLines(stream or sys.stdin)
-        self._shown: Comparison | None = None
-        self._said = ""
-        self._typed_nothing_more = False
-
-    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
-        self._show(comparison, status)
-        pressed = self.window.tick()
-        if "close" in pressed:
-            return Action.END
-        answer = pressed[0] if pressed else None
-        if answer is None and not self._typed_nothing_more:
-            answer = self.lines.next(asked=comparison is not None)
-            if answer == Action.END:
-                self._typed_nothing_more = True
-                return Action.END
-        if answer is None or answer == Action.UNDO or comparison is None:
-            return answer if answer == Action.UNDO else None
-        self._shown = None
-        if answer in ("left", "right"):
-            return Choice.B if (answer == "left") == comparison.flip else Choice.A
-        return Choice(answer)
-
-    def _show(self, comparison: Comparison | None, status: str) -> None:
-        """Starts a new pair in the window, and says once at the terminal what is wanted."""
-        if comparison is None:
-            self.window.message(status)
-            self._say(status)
-        elif comparison is not self._shown:
-            left, right = (comparison.b, comparison.a) if comparison.flip else (comparison.a, comparison.b)
-            self.window.show(left.frames(), right.frames(), comparison.a.fps, status)
-            self._say(f"{status}: which clip is better? ({KEYS_HELP})")
-        self._shown = comparison
-
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            print(text, flush=True)
-            self._said = text
-
-    def close(self) -> None:
-        self.window.close()
+    Raises UserError if it is a function that cannot be found.
+    """
+    # The last number keeps it apart from the generator that draws the pairs, whose seed is `seed` alone.
+    rng = np.random.default_rng((seed, n_answers, TEACHERS_DRAWS))
+    return synthetic_teacher(
+        config.teacher,
+        rng,
+        beta=config.teacher_beta,
+        gamma=config.teacher_gamma,
+        mistake=config.teacher_mistake,
+        skip=config.teacher_skip,
+        equal=config.teacher_equal,
+    )
 
 
 def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int, schedule: LabelSchedule = "paper") -> int:
@@ -264,9 +156,7 @@ class PrefInterface:
         took = self._take_segments()
         if self.ended:
             return took
-        if self.teacher.name == SyntheticTeacher.name:
-            return self._ask_synthetic() or took
-        return self._ask_person() or took
+        return (self._ask_person() if self.teacher.is_person else self._ask_synthetic()) or took
 
     @property
     def training(self) -> bool:
@@ -276,7 +166,7 @@ class PrefInterface:
     def wanted(self) -> int:
         """How many labels should be asked for now."""
         goal = self.goal
-        if self.teacher.name == SyntheticTeacher.name:  # a person sets the pace
+        if not self.teacher.is_person:
             steps = self.channels.agent_steps.value
             goal = min(goal, labels_due(steps, self.annealed_over, self.n_initial, goal, self.config.label_schedule))
         return max(0, goal - self.n_labels)

@@ -9,6 +9,7 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import os
@@ -37,16 +38,18 @@ import tyro
 import experiments
 import progress as progress_module
 import watch
+from a2c.runner import random_segment
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import env_info, make_vec_env
-from pref_db import PrefDB, decode_frames
-from pref_interface import PersonTeacher, PrefInterface, SyntheticTeacher, Teacher
+from pref_db import Comparison, PrefDB, decode_frames
+from pref_interface import PrefInterface, teacher_of
 from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer, run_trainer
 from run_folder import RunFolder, n_cores
+from teachers import PersonTeacher, Teacher, true_rewards
 
 log = logging.getLogger("run")
 
@@ -145,16 +148,19 @@ class Run:
 
     def _build_interface(self) -> None:
         config = self.config
-        teacher: Teacher = SyntheticTeacher()
-        if not config.prefs.synthetic_prefs:
+        db = PrefDB.open(self.path / "prefs.db")
+        teacher: Teacher
+        if config.prefs.synthetic_prefs:
+            teacher = teacher_of(config.prefs, config.seed, db.n_answers())
+        else:
             from viewer import ClipWindow  # pyglet: only where there is somebody to look
 
             teacher = PersonTeacher(ClipWindow())
-            self.teacher_is_person = True
+        self.teacher_is_person = teacher.is_person
         if config.mode == "gather_initial_prefs":
             self.channels.labels = None  # there is no trainer to read them; they are in the store
         self.interface = PrefInterface(
-            PrefDB.open(self.path / "prefs.db"),
+            db,
             teacher,
             self.channels,
             config.prefs,
@@ -298,6 +304,7 @@ def train(config: RunConfig) -> int:
         details = error.child_traceback if isinstance(error, ChildError) else ""
         log.error("%s\n%s", error, details, exc_info=True)
         print(f"run.py: {error}", file=sys.stderr)
+        print(f"Carry on with: python run.py --resume {path}", flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
         return FAILURE
@@ -314,7 +321,7 @@ def train(config: RunConfig) -> int:
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Refuses what cannot work before anything is made: stores to load, and windows without a display."""
+    """Refuses what cannot work before anything is made: stores to load, teachers, and windows without a display."""
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)
         db = PrefDB.open(place / "prefs.db" if place.is_dir() else place, read_only=True)
@@ -326,11 +333,30 @@ def check_inputs(config: RunConfig) -> None:
             raise UserError(
                 f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
             )
+    if gathers(config) and config.prefs.synthetic_prefs:
+        try_teacher(config)
     if (gathers(config) and not config.prefs.synthetic_prefs) or config.render_episodes:
         from viewer import open_display
 
         open_display()
         make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
+
+
+def try_teacher(config: RunConfig) -> None:
+    """Raises UserError if the teacher is a function that cannot judge segments of this environment, long and short."""
+    teacher = teacher_of(config.prefs, config.seed, n_answers=0)
+    if teacher.rewards is true_rewards:
+        return
+    segment = random_segment(config.env_id, config.seed)
+    if segment is not None:
+        half = (len(segment) + 1) // 2
+        shorter = dataclasses.replace(
+            segment,
+            observations=segment.observations[: half + segment.stack - 1],
+            actions=segment.actions[:half],
+            rewards=segment.rewards[:half],
+        )
+        teacher.poll(Comparison(segment, shorter, flip=False))
 
 
 def gathers(config: RunConfig) -> bool:

@@ -335,8 +335,9 @@ def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndar
 
 def print_table(answers: Sequence[Answer]) -> None:
     """A line for each answer, with the true rewards that nobody saw who gave it."""
-    print(f"{'number':>6}  {'teacher':<12} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
+    width = max(12, *(len(answer.row.teacher) for answer in answers))
+    print(f"{'number':>6}  {'teacher':<{width}} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
     for answer in answers:
         left, right = answer.true_rewards()
         words = ANSWER_WORDS[answer.side]
-        print(f"{answer.number:>6}  {answer.row.teacher:<12} {words:<12} {left:>12g} {right:>12g}  {answer.time}")
+        print(f"{answer.number:>6}  {answer.row.teacher:<{width}} {words:<12} {left:>12g} {right:>12g}  {answer.time}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from a2c.model import Policy
 from channels import Episode
-from envs import EnvInfo, PreferenceVecEnv
+from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import Segment, encode_frames
 
 
@@ -137,6 +137,26 @@ class SegmentCutter:
             view=encode_frames(np.stack(self.views[i])) if self.views[i] else None,
             member_returns=self.member_returns[i].copy() if predicted else None,
         )
+
+
+def random_segment(env_id: str, seed: int) -> Segment | None:
+    """A segment of random actions, of the form that training has; None where no episode is long enough to cut one."""
+    info, env = env_info(env_id), make_vec_env(env_id, 1, seed)
+    cutter, resetting = SegmentCutter(info, 1, seed), np.zeros(1, np.bool_)
+    env.action_space.seed(seed)
+    try:
+        observations, _ = env.reset()
+        for _ in range(100 * info.segment_length):
+            before, actions, valid = observations.copy(), env.action_space.sample(), ~resetting
+            observations, rewards, terminated, truncated, _ = env.step(actions)
+            resetting = terminated | truncated
+            if info.kind == "pixels":
+                rewards = np.clip(rewards, -1, 1)
+            for segment in cutter.add(before, actions, rewards, resetting, valid, None, None, policy_step=0):
+                return segment
+        return None
+    finally:
+        env.close()
 
 
 class EpisodeRecorder:

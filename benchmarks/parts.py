@@ -30,9 +30,10 @@ from config import RunConfig, parse
 from envs import env_info, make_vec_env
 from networks import to_device
 from pref_db import Comparison, PrefDB, Segment
-from pref_interface import PrefInterface, PrefsConfig, SyntheticTeacher
+from pref_interface import PrefInterface, PrefsConfig
 from processes import Children
 from reward_predictor import BATCHES_PER_PUBLISH, PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer
+from teachers import SyntheticTeacher
 
 ROOT = Path(__file__).resolve().parent.parent
 PONG = "PongNoFrameskip-v4"

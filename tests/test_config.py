@@ -176,6 +176,15 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("gamma", "1.01"),
         ("gae_lambda", "-0.1"),
         ("dropout", "1"),
+        ("teacher", "orakel"),
+        ("teacher_beta", "0"),
+        ("teacher_beta", "nan"),
+        ("teacher_gamma", "1.1"),
+        ("teacher_mistake", "-0.1"),
+        ("teacher_mistake", "nan"),
+        ("teacher_skip", "2"),
+        ("teacher_equal", "-1"),
+        ("teacher_equal", "nan"),
         ("run_name", "a/b"),
         ("run_name", ""),
         ("run_name", ".."),
@@ -208,6 +217,25 @@ def test_a_synthetic_teacher_that_would_never_start_is_refused() -> None:
     """Its labels follow the policy's steps, and the policy waits for the first of them."""
     with pytest.raises(UserError, match="n_initial_prefs"):
         train(CARTPOLE, "--synthetic_prefs", "--n_initial_prefs", "0")
+
+
+@pytest.mark.parametrize(
+    "flags", [["--teacher", "oracle"], ["--teacher=mistake"], ["--teacher-beta", "inf"], ["--teacher_skip=0.2"]]
+)
+def test_a_flag_about_the_teacher_means_that_nobody_labels_by_hand(tmp_path: Path, flags: list[str]) -> None:
+    assert train(CARTPOLE, *flags).prefs.synthetic_prefs
+    assert not train(CARTPOLE, *flags, "--no_synthetic_prefs").prefs.synthetic_prefs
+    path = make_run(tmp_path)
+    assert not parse(["--resume", str(path)]).prefs.synthetic_prefs
+    assert parse(["--resume", str(path), *flags]).prefs.synthetic_prefs
+
+
+def test_resuming_keeps_the_teacher(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "--teacher", "myopic", "--teacher_mistake", "0.2")
+    prefs = parse(["--resume", str(path)]).prefs
+    kept = (prefs.synthetic_prefs, prefs.teacher, prefs.teacher_mistake, prefs.teacher_gamma)
+    assert kept == (True, "myopic", 0.2, None)
+    assert parse(["--resume", str(path), "--teacher", "stoc"]).prefs.teacher == "stoc"
 
 
 def test_an_unknown_environment_is_refused_with_what_was_meant() -> None:

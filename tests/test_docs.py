@@ -10,7 +10,8 @@ from config import RunConfig
 from run import COMMANDS
 from watch import ShowPrefsConfig, WatchConfig
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 def flags(config: object) -> set[str]:
@@ -29,6 +30,14 @@ def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
     documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
     assert training <= documented, f"not in the README: {sorted(training - documented)}"
     assert documented <= training | viewing, f"in the README, but no flag: {sorted(documented - training - viewing)}"
+
+
+def test_the_teacher_in_the_readme_is_the_example() -> None:
+    shown = re.search(r"```python\n# (examples/\S+\.py)[^\n]*\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    example = (ROOT / shown[1]).read_text()
+    for line in shown[2].splitlines():
+        assert line.split("  #")[0] in example, line
 
 
 def test_every_command_is_in_the_readme() -> None:

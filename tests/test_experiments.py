@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("flag", "values"), [("seeds", {"seeds": 0}), ("at_once", {"at_once": 0})])
-def test_impossible_numbers_are_refused(flag: str, values: dict[str, int]) -> None:
+def test_impossible_numbers_are_refused(flag: str, values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=flag):
         reproduce("moving-dot", **values)
 

@@ -19,15 +19,8 @@ import pytest
 
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
 from pref_db import Choice, Comparison, Label, PrefDB, Segment
-from pref_interface import (
-    PersonTeacher,
-    PrefInterface,
-    PrefsConfig,
-    QuerySelection,
-    SyntheticTeacher,
-    informativeness,
-    labels_due,
-)
+from pref_interface import PrefInterface, PrefsConfig, QuerySelection, informativeness, labels_due
+from teachers import PersonTeacher, SyntheticTeacher
 
 ENV_ID, LENGTH = "Test-v0", 3
 PATIENCE_SECONDS = 20
@@ -124,26 +117,6 @@ def test_the_pairs_that_the_selection_wants_are_asked(ring: Ring, selection: Que
             assert count > 15, among
         elif selection == "random":
             assert count < 2 * by_chance[name], among
-
-
-# The synthetic teacher
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        ((1.0, 0.0, 0.0), (0.0, 0.0, 0.5), Choice.A),
-        ((-3.0, 0.0, 0.0), (0.0, -1.0, 0.0), Choice.B),
-        ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1), Choice.EQUAL),
-        ((1.0, 1.0), (0.5, 0.5, 0.5), Choice.A),
-    ],
-)
-def test_the_synthetic_teacher_prefers_the_higher_sum(
-    a: tuple[float, ...], b: tuple[float, ...], expected: Choice
-) -> None:
-    for flip in (False, True):
-        assert SyntheticTeacher().poll(Comparison(segment(1, a), segment(2, b), flip)) == expected
-    assert SyntheticTeacher().poll(None) is None
 
 
 class Ring:

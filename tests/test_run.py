@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.dot_left import to_the_left
+from pref_db import Choice, PrefDB
+
 ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
 PONG = "PongNoFrameskip-v4"
@@ -36,9 +39,12 @@ def environment(**changes: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name != "DISPLAY"}, **changes}
 
 
-def run(tmp_path: Path, *words: str, status: int = 0, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *words: str, status: int = 0, cwd: Path = ROOT, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    environ = environment(**changes)
     result = subprocess.run(
-        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environment(**changes)
+        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environ, cwd=cwd
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result
@@ -195,6 +201,60 @@ def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
     assert choices[0] == choices[1]
 
 
+# -- teachers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_teaches_what_the_environment_does_not_reward(tmp_path: Path) -> None:
+    """Every stored answer is the one that the function gives, and not the true reward's."""
+    name = "examples.dot_left:to_the_left"
+    run(tmp_path, "train_policy_with_preferences", DOT, "--teacher", name, "--run_name", "a", *TINY)
+    db = PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)
+    rows = list(db.answers())
+    moved = [[to_the_left(segment).sum() for segment in (row.comparison.a, row.comparison.b)] for row in rows]
+    rewarded = [[segment.rewards.sum() for segment in (row.comparison.a, row.comparison.b)] for row in rows]
+    db.close()
+    assert len(rows) == 20 and {row.teacher for row in rows} == {name}
+    assert [row.choice for row in rows] == [better(*values) for values in moved]
+    assert [row.choice for row in rows] != [better(*values) for values in rewarded]
+
+
+def better(a: float, b: float) -> Choice:
+    return Choice.EQUAL if abs(a - b) < 1e-6 else Choice.A if a > b else Choice.B
+
+
+def test_answers_are_signed_by_a_named_teacher(tmp_path: Path) -> None:
+    words = ("gather_initial_prefs", DOT, *TINY, "--teacher", "mistake", "--teacher_mistake", "1")
+    run(tmp_path, *words, "--run_name", "a")
+    db = PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)
+    rows = list(db.answers())
+    for row in rows:
+        right = better(row.comparison.a.rewards.sum(), row.comparison.b.rewards.sum())
+        assert row.choice == {Choice.A: Choice.B, Choice.B: Choice.A}.get(right, right), "always the worse one"
+    db.close()
+    assert len(rows) == 12 and {row.teacher for row in rows} == {"mistake(mistake=1)"}
+
+
+def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_learned(tmp_path: Path) -> None:
+    """It is looked for in the current folder; once mended, the run goes on."""
+    module, folder = tmp_path / "tired_teacher.py", tmp_path / "a"
+    module.write_text("def judge(segment):\n    return 1 / (segment.policy_step < 2000) * segment.rewards.sum()\n")
+    words = ("--teacher", "tired_teacher:judge", "--run_name", "a", *TINY, "--max_prefs", "200")
+    longer = ("--million_timesteps", "0.2")
+    result = run(tmp_path, "train_policy_with_preferences", DOT, *words, *longer, status=1, cwd=tmp_path)
+    message = one_sentence(result.stderr)
+    assert "tired_teacher:judge failed with ZeroDivisionError" in message
+    assert f"python run.py --resume {folder}" in result.stdout
+    steps, stored = policy_steps(folder), answers(folder)
+    assert steps > 2000 and len(stored) > 12 and list((folder / "reward_predictor").glob("step-*.pt"))
+    assert "line 2, in judge" in (folder / "log.txt").read_text(), "the log says where"
+
+    module.write_text("def judge(segment):\n    return segment.rewards.sum()\n")
+    run(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 2000) / 1e6), cwd=tmp_path)
+    assert policy_steps(folder) >= steps + 2000
+    kept = answers(folder)
+    assert len(kept) > len(stored) and kept[: len(stored)] == stored
+
+
 @pytest.mark.slow
 def test_it_gets_better(tmp_path: Path) -> None:
     """MovingDot from 200 labels, in a third of the usual length: clearly better than acting at random."""
@@ -275,6 +335,9 @@ def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--max_prefs", "3"), "--n_initial_prefs"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a/b"), "--run_name"),
         (("train_policy_with_preferences", DOT, "--no_gather_prefs"), "--load_prefs_dir"),
+        (("gather_initial_prefs", DOT, "--teacher", "orakel"), "oracle, stoc"),
+        (("gather_initial_prefs", DOT, "--teacher", "no_such:judge"), "there is no module no_such"),
+        (("gather_initial_prefs", DOT, "--teacher", "builtins:repr"), "it must return numbers"),
         (("pretrain_reward_predictor", DOT), "--load_prefs_dir"),
         (("pretrain_reward_predictor", DOT, "--load_prefs_dir", "nowhere"), "nowhere"),
         (("train_policy_with_original_rewards", DOT, "--load_policy_ckpt_dir", "nowhere"), "nowhere does not exist"),

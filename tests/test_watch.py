@@ -183,9 +183,9 @@ def test_flags_that_cannot_work_are_refused_before_anything_is_played(
 def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
     watch.show_prefs_command([str(dot / "prefs.db")])
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.split() for line in lines if re.match(r" +\d+  synthetic ", line)]
+    rows = [line.split() for line in lines if re.match(r" +\d+  oracle ", line)]
     assert [int(row[0]) for row in rows] == list(range(1, N_LABELS + 1))
-    for row in rows:  # the synthetic teacher goes by the true rewards
+    for row in rows:  # the oracle goes by the true rewards
         left, right = float(row[-4]), float(row[-3])
         assert row[2] == ("left" if left > right else "right" if right > left else "equal")
     frames = read_video(dot / "show_prefs.mp4")
@@ -214,23 +214,24 @@ def test_answers_about_vectors_are_a_table_alone(tmp_path: Path, capsys: pytest.
     db = PrefDB.create(tmp_path / "prefs.db", "CartPole-v1", 25)
     high, low = segment("CartPole-v1", 2.0), segment("CartPole-v1", 1.0)
     at = datetime(2026, 3, 1, 12, 30).timestamp()
-    for comparison, choice in (
-        (Comparison(high, low, flip=False), Choice.A),
-        (Comparison(high, segment("CartPole-v1", 0.0), flip=True), Choice.A),
-        (Comparison(low, segment("CartPole-v1", 3.0), flip=False), Choice.EQUAL),
-        (Comparison(low, segment("CartPole-v1", 4.0), flip=True), Choice.INCOMPARABLE),
+    for comparison, choice, teacher in (
+        (Comparison(high, low, flip=False), Choice.A, "Ada"),
+        (Comparison(high, segment("CartPole-v1", 0.0), flip=True), Choice.A, "Ada"),
+        (Comparison(low, segment("CartPole-v1", 3.0), flip=False), Choice.EQUAL, "Ada"),
+        (Comparison(low, segment("CartPole-v1", 4.0), flip=True), Choice.INCOMPARABLE, "my_teachers:judge"),
     ):
-        db.add_answer(comparison, choice, teacher="Ada", answered_at=at)
+        db.add_answer(comparison, choice, teacher=teacher, answered_at=at)
     db.close()
     watch.show_prefs_command([str(tmp_path)])
-    *_, first, second, third, fourth, sentence = capsys.readouterr().out.splitlines()
+    *_, head, first, second, third, fourth, sentence = capsys.readouterr().out.splitlines()
     time_text = "2026-03-01 12:30"
     assert [" ".join(line.split()) for line in (first, second, third, fourth)] == [
         f"1 Ada left better 10 5 {time_text}",
         f"2 Ada right better 0 10 {time_text}",
         f"3 Ada equal 5 15 {time_text}",
-        f"4 Ada can't tell 20 5 {time_text}",
+        f"4 my_teachers:judge can't tell 20 5 {time_text}",
     ]
+    assert head.index("answer") == first.index("left better") == fourth.index("can't tell")
     assert "hold numbers and no clips" in sentence
     assert sorted(path.name for path in tmp_path.iterdir() if "prefs.db" not in path.name) == []
 

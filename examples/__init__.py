@@ -1,0 +1,1 @@
+"""What a run can be given: a teacher of one's own."""

@@ -1,0 +1,339 @@
+"""Teachers: who says which of two segments is better, a person, the true reward or a function."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import os
+import reprlib
+import statistics
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from pref_db import Choice, Comparison, Segment
+from processes import UserError
+
+
+class Action:
+    """What a person can do besides answering."""
+
+    UNDO = "undo"
+    END = "end"  # no more answers will come; training goes on
+
+
+class Teacher(Protocol):
+    """Who answers. `poll` never waits: it says what was answered since the last call, if anything."""
+
+    name: str  # kept with each answer
+    is_person: bool  # a person is shown one pair at a time and sets the pace
+
+    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
+        """A choice for this comparison, an `Action`, or None while there is no answer.
+
+        Args:
+            comparison: the pair to show; None while there is no pair.
+            status: what to tell a person about progress, or about what is being waited for.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class TeacherParameters:
+    """How a synthetic teacher errs; by the defaults it does not (Lee et al. 2021, "B-Pref", section 3)."""
+
+    beta: float = math.inf  # rationality, per unit of return; infinite: always the better segment
+    gamma: float = 1.0  # myopia: discount per agent step, counted back from the segment's end
+    mistake: float = 0.0  # probability that a preference is turned round
+    skip: float = 0.0  # can't tell if both returns are below this share of a usual return
+    equal: float = 0.0  # equal if the returns differ by less than this share of a usual return
+
+
+# The teachers of B-Pref with its values (its experiments' scripts; beta -1 there is infinite here).
+NAMED_TEACHERS = {
+    "oracle": TeacherParameters(),
+    "stoc": TeacherParameters(beta=1.0),
+    "mistake": TeacherParameters(mistake=0.1),
+    "skip": TeacherParameters(skip=0.1),
+    "equal": TeacherParameters(equal=0.1),
+    "myopic": TeacherParameters(gamma=0.9),
+}
+# A usual return is the mean over so many segments: B-Pref's mean over ten episodes, of twenty segments each.
+USUAL_OVER = 200
+
+
+def discounted_return(rewards: np.ndarray, gamma: float) -> float:
+    """sum over t of gamma^(T - t) r_t, for rewards (T,): the last step counts in full (B-Pref, section 3)."""
+    return float((rewards * gamma ** np.arange(rewards.size - 1, -1, -1)).sum())
+
+
+def preference_probability(a: float, b: float, beta: float) -> float:
+    """P[a > b] = exp(beta a) / (exp(beta a) + exp(beta b)) for finite beta, written so that nothing overflows."""
+    return 0.5 + 0.5 * math.tanh(0.5 * beta * (a - b))
+
+
+def true_rewards(segment: Segment) -> np.ndarray:
+    """The environment's own rewards, (T,) float64; of pixel environments clipped to [-1, 1]."""
+    return segment.rewards.astype(np.float64)
+
+
+class FunctionRewards:
+    """A function in place of the true reward, named as `module:function`.
+
+    It takes a `pref_db.Segment` of T steps and returns one number for the whole of it, or an array (T,) of one for
+    each step. It may use the segment's `stacked()` observations, as the networks see them, its `actions`, its true
+    `rewards` and its length, and must not change them (arrays are read-only). Called twice for each answer, in the
+    main process.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Raises UserError if there is no such function."""
+        self.name, self.function = name, load_function(name)
+
+    def __call__(self, segment: Segment) -> np.ndarray:
+        """Float64, () or (T,). Raises UserError if the function fails or returns something else."""
+        try:
+            value = self.function(_read_only(segment))
+            array = np.asarray(value)
+        except Exception as error:
+            raise UserError(f"the teacher {self.name} failed with {_first_line(error)}; mend it.") from error
+        if array.dtype.kind not in "biuf":
+            what = " ".join(reprlib.repr(value).split())
+            raise UserError(f"the teacher {self.name} returned {what}; it must return numbers.")
+        if array.shape not in ((), (len(segment),)):
+            raise UserError(
+                f"the teacher {self.name} returned an array of shape {array.shape}; it must return one number, or one "
+                f"for each of the segment's {len(segment)} steps."
+            )
+        if not np.isfinite(array).all():
+            raise UserError(f"the teacher {self.name} returned NaN or infinity; it must return finite numbers.")
+        return array.astype(np.float64)
+
+
+def _read_only(segment: Segment) -> Segment:
+    """The same segment with arrays that cannot be changed: they are stored after the teacher has seen them."""
+    arrays = {name: getattr(segment, name).view() for name in ("observations", "actions", "rewards")}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return dataclasses.replace(segment, **arrays)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def load_function(name: str) -> Callable[[Segment], Any]:
+    """The function `module:function`; modules are looked for in the current folder too.
+
+    Raises:
+        UserError: there is no such module or function, or the module cannot be imported.
+    """
+    module_name, _, function_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that no file there takes the place of a module of ours
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"--teacher {name}: there is no module {module_name}; write it as in an import, and run from the "
+                "folder that holds it."
+            ) from error
+        reason = _first_line(error)
+        raise UserError(f"--teacher {name}: importing {module_name} failed with {reason}; mend it.") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        place = getattr(module, "__file__", None) or module_name
+        what = "nothing called" if function is None else "no function"
+        raise UserError(f"--teacher {name}: {place} has {what} {function_name}; give the name of a function in it.")
+    return function
+
+
+class SyntheticTeacher:
+    """Prefers the segment with the higher true return, as far as its parameters let it (B-Pref, algorithm 1).
+
+    Thresholds are shares of the mean return of the segments that it judged last, as B-Pref's are of the policy's
+    mean return over as many steps; where that mean is not positive neither applies. Unlike B-Pref's, whose rewards
+    never tie, a teacher with infinite beta calls equal (discounted) returns equal (paper, section 3.3).
+    """
+
+    is_person = False
+
+    def __init__(
+        self,
+        name: str = "oracle",
+        parameters: TeacherParameters = NAMED_TEACHERS["oracle"],
+        rng: np.random.Generator | None = None,
+        rewards: Callable[[Segment], np.ndarray] = true_rewards,
+    ) -> None:
+        """`rng` draws stochastic answers and mistakes; `rewards` takes the place of the true ones."""
+        self.name, self.parameters, self.rewards = name, parameters, rewards
+        self.rng = rng or np.random.default_rng(0)
+        self._recent: deque[float] = deque(maxlen=USUAL_OVER)
+
+    def poll(self, comparison: Comparison | None, status: str = "") -> Choice | None:
+        if comparison is None:
+            return None
+        parameters = self.parameters
+        rewards = self.rewards(comparison.a), self.rewards(comparison.b)
+        if parameters.gamma != 1 and any(r.ndim == 0 for r in rewards):
+            raise UserError(
+                "--teacher_gamma weighs step by step, but the function gives one number for a whole segment; leave it "
+                "out, or return an array of one number per step."
+            )
+        a, b = (float(r.sum()) for r in rewards)
+        self._recent.extend((a, b))
+        usual = max(0.0, statistics.fmean(self._recent))
+        if parameters.skip * usual > max(0.0, a, b):
+            return Choice.INCOMPARABLE
+        if abs(a - b) < parameters.equal * usual:
+            return Choice.EQUAL
+        a, b = (discounted_return(r, parameters.gamma) for r in rewards)
+        if math.isinf(parameters.beta) and math.isclose(a, b, abs_tol=1e-6):
+            return Choice.EQUAL
+        return self._preferred(a, b)
+
+    def _preferred(self, a: float, b: float) -> Choice:
+        """The better by (discounted) return: drawn with finite beta, and turned round by mistake."""
+        beta = self.parameters.beta
+        prefers_a = a > b if math.isinf(beta) else self.rng.random() < preference_probability(a, b, beta)
+        if self.rng.random() < self.parameters.mistake:
+            prefers_a = not prefers_a
+        return Choice.A if prefers_a else Choice.B
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def check_name(name: str) -> None:
+    """Raises UserError if the name is neither of a teacher nor of the form module:function."""
+    module, colon, function = name.partition(":")
+    if colon and (not module or not function or "/" in module or module.endswith(".py")):
+        raise UserError(
+            f"--teacher must be module:function as in an import, such as examples.dot_left:to_the_left, not '{name}'."
+        )
+    if not colon and name not in NAMED_TEACHERS:
+        raise UserError(f"--teacher must be one of {', '.join(NAMED_TEACHERS)}, or module:function, not '{name}'.")
+
+
+def synthetic_teacher(name: str, rng: np.random.Generator, **given: float | None) -> SyntheticTeacher:
+    """The teacher of a name in NAMED_TEACHERS, or an oracle for the rewards of a function `module:function`.
+
+    The parameters `given` (unless None) take the place of its own. It signs with its name and what differs from it,
+    for example `oracle(mistake=0.2)`. Raises UserError if there is no such function.
+    """
+    own = NAMED_TEACHERS.get(name, NAMED_TEACHERS["oracle"])
+    rewards = true_rewards if name in NAMED_TEACHERS else FunctionRewards(name)
+    changes = {key: value for key, value in given.items() if value not in (None, getattr(own, key))}
+    signature = ",".join(f"{key}={value:g}" for key, value in changes.items())
+    signed = f"{name}({signature})" if changes else name
+    return SyntheticTeacher(signed, dataclasses.replace(own, **changes), rng, rewards)
+
+
+ANSWERS = {
+    "l": "left",
+    "left": "left",
+    "r": "right",
+    "right": "right",
+    "e": "equal",
+    "equal": "equal",
+    "": "incomparable",
+    "u": Action.UNDO,
+    "undo": Action.UNDO,
+}
+KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
+
+
+class TerminalLines:
+    """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: deque[str | None] = deque()  # None: the end of the input
+        self._typed_by_hand = stream.isatty()
+        # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
+        threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._lines.append(line)
+        self._lines.append(None)
+
+    def next(self, *, asked: bool) -> str | None:
+        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed.
+
+        While nothing is asked, what a person types is no answer, and the lines of a script wait.
+        """
+        while self._lines:
+            line = self._lines[0]
+            if line is not None and not asked and not self._typed_by_hand:
+                return None
+            self._lines.popleft()
+            if line is None:
+                return Action.END
+            answer = ANSWERS.get(line.strip().lower())
+            if answer is None:
+                print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
+            elif asked or answer == Action.UNDO:
+                return answer
+            else:
+                print("There is no pair to answer yet.", flush=True)
+        return None
+
+
+class PersonTeacher:
+    """A person: clips loop in a window, answers are typed at the terminal or pressed in the window."""
+
+    name = "person"
+    is_person = True
+
+    def __init__(self, window: Any, stream: IO[str] | None = None) -> None:
+        """`window` is a `viewer.ClipWindow`."""
+        self.window, self.lines = window, TerminalLines(stream or sys.stdin)
+        self._shown: Comparison | None = None
+        self._said = ""
+        self._typed_nothing_more = False
+
+    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
+        self._show(comparison, status)
+        pressed = self.window.tick()
+        if "close" in pressed:
+            return Action.END
+        answer = pressed[0] if pressed else None
+        if answer is None and not self._typed_nothing_more:
+            answer = self.lines.next(asked=comparison is not None)
+            if answer == Action.END:
+                self._typed_nothing_more = True
+                return Action.END
+        if answer is None or answer == Action.UNDO or comparison is None:
+            return answer if answer == Action.UNDO else None
+        self._shown = None
+        if answer in ("left", "right"):
+            return Choice.B if (answer == "left") == comparison.flip else Choice.A
+        return Choice(answer)
+
+    def _show(self, comparison: Comparison | None, status: str) -> None:
+        """Starts a new pair in the window, and says once at the terminal what is wanted."""
+        if comparison is None:
+            self.window.message(status)
+            self._say(status)
+        elif comparison is not self._shown:
+            left, right = (comparison.b, comparison.a) if comparison.flip else (comparison.a, comparison.b)
+            self.window.show(left.frames(), right.frames(), comparison.a.fps, status)
+            self._say(f"{status}: which clip is better? ({KEYS_HELP})")
+        self._shown = comparison
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            print(text, flush=True)
+            self._said = text
+
+    def close(self) -> None:
+        self.window.close()
