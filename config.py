@@ -188,6 +188,7 @@ def validate(config: RunConfig) -> None:
         "ppo_minibatches": (policy.ppo_minibatches, 1),
         "policy_ckpt_interval": (policy.policy_ckpt_interval, 1),
         "log_interval": (policy.log_interval, 1),
+        "eval_episodes": (policy.eval_episodes, 1),
         "lr_zero_million_timesteps": (policy.lr_zero_million_timesteps, 0),
         "ent_coef": (policy.ent_coef, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
@@ -214,6 +215,11 @@ def validate(config: RunConfig) -> None:
     for name, number in positive.items():
         if not 0 < number < float("inf"):
             raise UserError(f"--{name} must be a number above 0, not {number}.")
+    if not 0 <= policy.eval_interval_million_timesteps < float("inf"):
+        raise UserError(
+            "--eval_interval_million_timesteps must be a number above 0, or 0 for no evaluations, not "
+            f"{policy.eval_interval_million_timesteps}."
+        )
     shares = {
         "gamma": policy.gamma,
         "gae_lambda": policy.gae_lambda,

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from a2c.evaluation import COLUMNS as EVALUATION_COLUMNS
+from a2c.evaluation import POLICIES, STATISTICS, read_evaluations
 from channels import Report, peak_memory_mb
 
 log = logging.getLogger("run")
@@ -44,7 +46,10 @@ class Progress:
 
     def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
         self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
-        self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}}
+        self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}, "evaluation": {}}
+        for row in read_evaluations(folder):  # a resumed run shows the newest one until there is another
+            self.values["evaluation"] |= {f"{row['policy']}_{name}": float(row[name]) for name in STATISTICS}
+        self._evaluating: dict[str, float] = {}  # when, and at what step, the one that goes on began
         self._memory: dict[str, float] = {}
         self.return_before = math.nan
         self.labels, self.clips = 0, ""
@@ -67,6 +72,9 @@ class Progress:
     def update(self, report: Report, labels: int) -> None:
         """Takes a child's report."""
         source = report.source
+        if source == "evaluation":
+            self._update_evaluation(report.values, labels)
+            return
         self.values[source] = report.values
         self._memory[source] = report.peak_memory_mb
         self.labels = labels
@@ -83,6 +91,25 @@ class Progress:
             }
             self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
             self._file.flush()
+
+    def _update_evaluation(self, values: dict[str, float], labels: int) -> None:
+        """The first report of an evaluation says that it begins, the second what came out: a row for each policy.
+
+        Time and labels in evaluations.csv are those of the beginning, when the policy had become what it is.
+        """
+        if values["running"]:
+            self._evaluating = {"seconds": round(self.seconds, 1), "steps": values["steps"], "labels": labels}
+            log.info("evaluation begins at %d steps", values["steps"])
+            return
+        with (self.folder / "evaluations.csv").open("a", newline="") as file:
+            writer = csv.DictWriter(file, EVALUATION_COLUMNS)
+            if not file.tell():
+                writer.writeheader()
+            for policy in POLICIES:
+                numbers = {name: _rounded(values[f"{policy}_{name}"]) for name in STATISTICS}
+                writer.writerow({**self._evaluating, "policy": policy, **numbers})
+        self.values["evaluation"], self._evaluating = values, {}
+        log.info("evaluation at %d steps: %s", values["steps"], _both_means(values))
 
     def show(self, labels: int, clips: str) -> None:
         """Draws the line; `clips` says how many there are to ask about."""
@@ -103,8 +130,10 @@ class Progress:
 
     def line(self) -> str:
         """Stage, numbers and time left, in one line."""
-        a2c, predictor = self.values["a2c"], self.values["reward predictor"]
-        if a2c.get("training"):
+        a2c, predictor, evaluation = (self.values[name] for name in ("a2c", "reward predictor", "evaluation"))
+        if self._evaluating:
+            parts = [f"Evaluating the policy at {self._evaluating['steps']:,.0f} steps"]
+        elif a2c.get("training"):
             parts = [
                 f"Training the policy {a2c['steps'] / max(a2c['max_steps'], 1):.0%}",
                 f"{a2c['steps']:,.0f}/{a2c['max_steps']:,.0f} steps",
@@ -113,6 +142,8 @@ class Progress:
                 if math.isnan(a2c["episode_return"])
                 else f"true reward {a2c['episode_return']:.1f}",
             ]
+            if evaluation:
+                parts.append(f"evaluation {_both_means(evaluation)}")
         elif predictor.get("epochs"):
             epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
             parts = [f"Pretraining the reward predictor, {epochs}"]
@@ -133,6 +164,8 @@ class Progress:
         a2c, predictor = self.values["a2c"], self.values["reward predictor"]
         if a2c.get("training"):
             return "training", a2c["steps"], a2c["max_steps"]
+        if self._evaluating:
+            return "evaluating", 0, 1  # for a time that nobody knows
         if predictor.get("epochs"):
             return "pretraining", predictor["epochs"], predictor["max_epochs"]
         return "gathering", self.labels, self.initial_labels
@@ -168,6 +201,8 @@ def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bo
             verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
             rows.append(("target", f"{solved_at:g}, {verdict}"))
         rows.append(("agent steps", f"{a2c['steps']:,.0f}"))
+    if evaluation := progress.values["evaluation"]:
+        rows.append((f"evaluation ({evaluation['deterministic_episodes']:.0f} episodes)", _both_means(evaluation)))
     rows.append(("time", _clock(progress.seconds)))
     rows.append(("run folder", str(folder)))
     rows += [(f"{path.name} checkpoint", str(newest)) for path, newest in _newest_checkpoints(folder)]
@@ -183,7 +218,7 @@ def _newest_checkpoints(folder: Path) -> list[tuple[Path, Path]]:
 
 
 def draw_curves(folder: Path, title: str) -> None:
-    """Draws progress.csv as `curves.png`: true reward, and accuracy and labels, against agent steps."""
+    """Draws progress.csv and evaluations.csv as `curves.png`: true reward, accuracy and labels, by agent steps."""
     from matplotlib.figure import Figure  # slow to import: only where it is used
 
     with (folder / "progress.csv").open(newline="") as file:
@@ -198,8 +233,13 @@ def draw_curves(folder: Path, title: str) -> None:
     figure = Figure(figsize=(11 if has_labels else 6, 4), layout="constrained")
     figure.suptitle(title)
     axes: Any = figure.subplots(1, 2 if has_labels else 1, squeeze=False)[0]
-    axes[0].plot(*curves["episode_return"])
-    axes[0].set(xlabel="agent steps", ylabel="true episode reward (mean of the last 100)")
+    axes[0].plot(*curves["episode_return"], label="in training, mean of the last 100")
+    evaluations = read_evaluations(folder)
+    for policy in POLICIES if evaluations else ():
+        points = [(float(row["steps"]), float(row["mean"])) for row in evaluations if row["policy"] == policy]
+        axes[0].plot(*zip(*points, strict=True), marker=".", label=f"evaluation, {policy}")
+    axes[0].set(xlabel="agent steps", ylabel="true episode reward")
+    axes[0].legend()
     if has_labels:
         axes[1].plot(*curves["training_accuracy"], label="accuracy on training labels")
         axes[1].plot(*curves["validation_accuracy"], label="accuracy on validation labels")
@@ -216,6 +256,10 @@ def draw_curves(folder: Path, title: str) -> None:
 def is_terminal() -> bool:
     """Whether a line can be redrawn in place."""
     return sys.stdout.isatty()
+
+
+def _both_means(evaluation: dict[str, float]) -> str:
+    return ", ".join(f"{policy} {evaluation[f'{policy}_mean']:.1f}" for policy in POLICIES)
 
 
 def _rounded(value: float | str) -> float | str:

@@ -609,6 +609,11 @@ class PredictorCopy:
         self.predictor, self.board, self.version = predictor, board, 0
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
 
+    @property
+    def trained(self) -> bool:
+        """Whether there are weights to take over, or were."""
+        return self.board.version > 0
+
     def refresh(self) -> int:
         """Takes over the newest weights; returns their version, 0 while there are none."""
         if self.board.version > self.version:

@@ -24,7 +24,8 @@ PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 class RunFolder:
     """`<log_dir>/<run_name>/`, locked while a run uses it.
 
-    Holds config.json, prefs.db, policy/, reward_predictor/, events/, progress.csv, curves.png and log.txt.
+    Holds config.json, prefs.db, policy/, reward_predictor/, events/, progress.csv, evaluations.csv, curves.png and
+    log.txt.
     """
 
     def __init__(self, path: Path) -> None:

@@ -71,7 +71,7 @@ USUAL_OVER = 200
 
 def discounted_return(rewards: np.ndarray, gamma: float) -> float:
     """sum over t of gamma^(T - t) r_t, for rewards (T,): the last step counts in full (B-Pref, section 3)."""
-    return float((rewards * gamma ** np.arange(rewards.size - 1, -1, -1)).sum())
+    return float(rewards @ gamma ** np.arange(len(rewards) - 1, -1, -1))
 
 
 def preference_probability(a: float, b: float, beta: float) -> float:
@@ -158,11 +158,12 @@ def load_function(name: str) -> Callable[[Segment], Any]:
 
 
 class SyntheticTeacher:
-    """Prefers the segment with the higher true return, as far as its parameters let it (B-Pref, algorithm 1).
+    """Prefers the segment with the higher true return, as far as its parameters let it (B-Pref, section 3).
 
     Thresholds are shares of the mean return of the segments that it judged last, as B-Pref's are of the policy's
-    mean return over as many steps; where that mean is not positive neither applies. Unlike B-Pref's, whose rewards
-    never tie, a teacher with infinite beta calls equal (discounted) returns equal (paper, section 3.3).
+    mean return over as many steps; where that mean is not positive neither applies. (B-Pref's PEBBLE multiplies by the
+    share twice, its PrefPPO once, as here.) Unlike B-Pref's, whose rewards hardly ever tie, a teacher with infinite
+    beta calls equal (discounted) returns equal (paper, section 3.3).
     """
 
     is_person = False
@@ -196,7 +197,8 @@ class SyntheticTeacher:
             return Choice.INCOMPARABLE
         if abs(a - b) < parameters.equal * usual:
             return Choice.EQUAL
-        a, b = (discounted_return(r, parameters.gamma) for r in rewards)
+        if parameters.gamma != 1:
+            a, b = (discounted_return(r, parameters.gamma) for r in rewards)
         if math.isinf(parameters.beta) and math.isclose(a, b, abs_tol=1e-6):
             return Choice.EQUAL
         return self._preferred(a, b)

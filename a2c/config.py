@@ -44,6 +44,10 @@ class PolicyConfig:
     """Folder with a policy checkpoint to start from."""
     policy_ckpt_interval: int = 1000
     """Policy updates between checkpoints, of which there is one every two minutes anyway."""
+    eval_interval_million_timesteps: float = 0.25
+    """Million agent steps between evaluations of the policy, besides those before and after training; 0: none."""
+    eval_episodes: int = 10
+    """Episodes of an evaluation, the same each time: so many with the most likely actions, so many with drawn ones."""
     log_interval: int = 20
     """Policy updates between points of the TensorBoard curves."""
 

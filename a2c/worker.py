@@ -14,6 +14,7 @@ from torch import Tensor
 import checkpoint
 import networks
 from a2c.config import PolicyConfig
+from a2c.evaluation import Evaluator
 from a2c.model import Policy
 from a2c.returns import advantages
 from a2c.runner import Rollout, Runner
@@ -26,6 +27,10 @@ REPORT_SECONDS = 1.0
 
 class Rewarder(Protocol):
     """What the worker needs of a reward predictor: its own copy, with weights that arrive on the board."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether weights were ever published."""
 
     def refresh(self) -> int:
         """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
@@ -48,7 +53,8 @@ class PolicyWorker:
     """One `step` is one rollout and, once there are rewards to learn from, one update.
 
     Without a rewarder the policy learns from the true reward. With one, it only gathers segments until the first
-    weights are published.
+    weights are published. Evaluations come before the first update, and after those that reach a multiple of the
+    interval or the end.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class PolicyWorker:
         self.runner = Runner(
             env, self.info, self.policy, config.n_steps, env_seed, watch=n_watched > 0, record=render_episodes
         )
+        self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._writer: Any = None
         self._log_sums: defaultdict[str, float] = defaultdict(float)
@@ -89,14 +96,36 @@ class PolicyWorker:
         self._report_mark = (time.monotonic(), self.steps)
 
     @property
-    def finished(self) -> bool:
+    def _learned_all(self) -> bool:
         return self.steps >= self.max_steps
 
+    @property
+    def finished(self) -> bool:
+        return self._learned_all and not self.evaluator.is_due(self.steps, last=True)
+
     def step(self) -> bool:
-        """Collects a rollout and learns from it; False if there was nothing to do but wait."""
-        training = self.rewarder is None or self.rewarder.refresh() > 0
+        """Collects a rollout and learns from it; False if there was nothing to do but wait.
+
+        Takes the policy's turn, for the rollout and its update as a whole, for an evaluation step by step.
+        """
+        training = self.rewarder is None or self.rewarder.trained
+        if training or self.steps:
+            self._evaluate_if_due()
+        if self._learned_all or self.channels.stop.is_set():
+            return (
+                True  # resumed for nothing but the last evaluation, or stopped in one, which a resumed run begins anew
+            )
+        with self.channels.turns.policy():
+            worked = self._collect_and_learn(training)
+        if training:
+            self._evaluate_if_due()
+        return worked
+
+    def _collect_and_learn(self, training: bool) -> bool:
         if not training and self.channels.segments.full():
             return False  # the teacher has all the clips it can use
+        if training and self.rewarder is not None:
+            self.rewarder.refresh()
         rollout, episodes = self.runner.collect()
         for episode in episodes:
             offer(self.channels.episodes, episode)
@@ -124,6 +153,26 @@ class PolicyWorker:
         weight = self.config.disagreement_bonus * (1 - self.steps / self.max_steps)
         reward: np.ndarray = predicted.mean(0)
         return reward + np.float32(weight) * predicted.std(0) if weight > 0 else reward
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluates the policy as it is now, and tells the main process of the beginning and of the result."""
+        if not self.evaluator.is_due(self.steps, last=self._learned_all):
+            return
+        began = time.monotonic()
+        self.channels.reports.put(Report("evaluation", {"steps": self.steps, "running": 1}))
+        played = self.evaluator.evaluate(self.policy, self.channels, self.steps)
+        if played is None:
+            return  # the run is being stopped
+        values: dict[str, float] = {"steps": self.steps, "running": 0}
+        for policy, episodes in played.items():
+            statistics = episodes.statistics()
+            values |= {f"{policy}_{name}": value for name, value in statistics.items()}
+            self._events().add_scalar(f"evaluation/{policy}_mean", statistics["mean"], self.steps)
+        self.channels.reports.put(Report("evaluation", values))
+        # The speeds are those of the training, so its clocks stood still.
+        took = time.monotonic() - began
+        self._report_mark = (self._report_mark[0] + took, self._report_mark[1])
+        self._log_mark = (self._log_mark[0] + took, self._log_mark[1])
 
     def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor, actions: Tensor) -> None:
         """One update on the rollout with these rewards (T, N)."""
@@ -165,12 +214,16 @@ class PolicyWorker:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr * factor
 
-    def _log(self, rollout: Rollout, rewards: np.ndarray, losses: dict[str, float]) -> None:
-        """Writes the TensorBoard curves every `log_interval` updates, as means since the last point."""
+    def _events(self) -> Any:
+        """The writer of the TensorBoard curves, made when it is first needed."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import: only where it is used
 
             self._writer = SummaryWriter(str(self.run_dir / "events" / "a2c"))
+        return self._writer
+
+    def _log(self, rollout: Rollout, rewards: np.ndarray, losses: dict[str, float]) -> None:
+        """Writes the TensorBoard curves every `log_interval` updates, as means since the last point."""
         sums = self._log_sums
         sums["reward/predicted" if self.rewarder else "reward/used"] += float(rewards.mean())
         sums["reward/true"] += float(rollout.rewards.mean())
@@ -190,7 +243,7 @@ class PolicyWorker:
         if self.runner.finished_returns:
             scalars["episode/true_return_last_100"] = float(np.mean(self.runner.finished_returns))
         for name, value in scalars.items():
-            self._writer.add_scalar(name, value, self.steps)
+            self._events().add_scalar(name, value, self.steps)
         sums.clear()
         self.runner.stopwatch.seconds.clear()
         self._log_mark = (now, self.steps)
@@ -199,7 +252,7 @@ class PolicyWorker:
         """Tells the main process how far it is, about once a second."""
         now = time.monotonic()
         elapsed = now - self._report_mark[0]
-        if elapsed < REPORT_SECONDS and not self.finished:
+        if elapsed < REPORT_SECONDS and not self._learned_all:
             return
         returns = self.runner.finished_returns
         values = {
@@ -255,6 +308,7 @@ class PolicyWorker:
         if self.updates:
             self.save()
         self.runner.env.close()
+        self.evaluator.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -276,9 +330,7 @@ def run_worker(
     worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=channels, **worker_arguments)
     try:
         while not channels.stop.is_set() and not worker.finished:
-            with channels.turns.policy():
-                worked = worker.step()
-            if not worked:
+            if not worker.step():
                 channels.stop.wait(0.05)
     finally:
         worker.close()

@@ -77,11 +77,11 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> 
 def readme() -> None:
     """Writes the table of all recorded results into README.md and results/README.md."""
     lines = [
-        "| result | labels | agent steps | true reward: first, last 100 episodes | validation accuracy | steps/s "
-        "| time | memory |",
-        "|---|---|---|---|---|---|---|---|",
+        "| result | labels | agent steps | true reward: first, last 100 episodes | validation accuracy | cores "
+        "| steps/s | time | memory |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    times = ["| result | true reward of at least | after agent steps | after minutes |", "|---|---|---|---|"]
+    times = ["| result | mean of 100 episodes at least | after agent steps | after minutes |", "|---|---|---|---|"]
     machines: set[str] = set()
     commands, notes = [], []
     for path in sorted(RESULTS.glob("*.json")):
@@ -94,13 +94,13 @@ def readme() -> None:
         lines.append(
             f"| [{path.stem}](results/{path.stem}.png) | {f['labels']} | {f['agent_steps']:,} "
             f"| {f['true_reward_first']:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
-            f"| {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
+            f"| {result['machine']['cores']} | {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
         )
         for threshold, reached in f.get("reached", {}).items():
             when = f"{reached['agent_steps']:,.0f} | {reached['seconds'] / 60:.0f}" if reached else "not reached |"
             times.append(f"| {path.stem} | {threshold} | {when} |")
         machine = result["machine"]
-        machines.add(f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}")
+        machines.add(f"{machine['processor']}, Python {machine['python']}")
         if "note" in result:
             notes.append(f"{path.stem}: {result['note']}.")
         command, revision = " ".join(result["command"]), result["git_revision"][:12]

@@ -308,7 +308,7 @@ def clip_delay(seconds: float = 10.0) -> Reading:
 
 def true_reward_loop(n_envs: int = 16, seconds: float = 10.0) -> Reading:
     """A2C on true rewards in this process."""
-    config = dataclasses.replace(pong_config().policy, n_envs=n_envs)
+    config = dataclasses.replace(pong_config().policy, n_envs=n_envs, eval_interval_million_timesteps=0)
     channels = Channels.create(synchronous=True, take_turns=False)
     with scratch_folder() as folder:
         flags = {"device": device(), "seed": 0, "n_watched": 0, "render_episodes": False, "resume": False}

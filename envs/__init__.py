@@ -20,10 +20,13 @@ __all__ = [
 ]
 
 
-def make_vec_env(env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0) -> PreferenceVecEnv:
+def make_vec_env(
+    env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0, in_process: bool = False
+) -> PreferenceVecEnv:
     """Make `n_envs` environments, of which people can watch the first `n_watched`.
 
-    `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice).
+    `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice). With `in_process` no
+    environment has a worker process of its own, which suits those that are seldom used.
     Raises EnvError for an id that cannot be used or watched.
     """
     info = env_info(env_id)
@@ -31,7 +34,7 @@ def make_vec_env(env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_thre
         return MovingDotVectorEnv(n_envs, seed, n_watched)
     if is_atari(find_spec(env_id)):
         return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
-    return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched)
+    return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched, in_process)
 
 
 def make_env(env_id: str) -> gymnasium.Env:

@@ -11,6 +11,7 @@ from .table import ATARI_SCREEN, EnvInfo, find_spec
 from .vector import PreferenceVecEnv
 
 MAX_NOOPS = 30  # random no-op actions at an episode's start
+SEED_LIMIT = 2**31  # ale-py takes 32-bit seeds; larger ones wrap around
 
 
 def blank_cells(info: EnvInfo) -> list[tuple[slice, slice]]:
@@ -65,6 +66,8 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start a game everywhere."""
         seed = self._seed_for_reset(seed)
+        if seed is not None:
+            seed %= SEED_LIMIT - self.num_envs  # environment i gets seed + i
         obs, info = self._emulators.reset(seed=seed)
         if self._colour is not None:
             self._colour_frames = self._colour.reset(seed=seed)[0][:, 0]

@@ -66,19 +66,19 @@ def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
 
 
 class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
-    """Any Gymnasium id, one worker process each (in this process when there is only one).
+    """Any Gymnasium id, one worker process each (in this process when there is only one, or with `in_process`).
 
     A worker's exception is raised here. Only watched environments render.
     """
 
-    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0) -> None:
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0, in_process: bool = False) -> None:
         super().__init__(info, n_envs, seed, n_watched)
         spec = find_spec(info.env_id)  # workers get the record itself: an id may be registered in this process alone
         if n_watched:
             check_can_be_watched(spec, info)
         makers = [partial(build_env, spec, info, i < n_watched) for i in range(n_envs)]
         self._envs: AsyncVectorEnv | SyncVectorEnv
-        if n_envs == 1:
+        if n_envs == 1 or in_process:
             self._envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         else:
             self._envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)

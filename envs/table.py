@@ -47,6 +47,7 @@ _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
         "million_timesteps": 0.1,
+        "eval_interval_million_timesteps": 0.05,
         "lr": 3e-3,
         "lr_zero_million_timesteps": 0.12,
         "gamma": 0.9,  # a step is rewarded at once

@@ -1,5 +1,6 @@
 """The environments: preprocessing, moving dot, real Atari ROMs, and Gymnasium's own environments."""
 
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
@@ -261,6 +262,16 @@ def test_atari_episode_end_is_followed_by_a_reset_without_reward() -> None:
     assert ends >= 2
 
 
+def test_atari_takes_seeds_beyond_32_bits() -> None:
+    """A run that is resumed after some thousand updates seeds its environments with such numbers."""
+    shown = []
+    for seed in (3_000_000_000, 3_000_000_000, 3_000_000_001):
+        first, last = run_episode("BreakoutNoFrameskip-v4", seed, n_envs=2, steps=20)
+        shown.append(np.stack([first, last]))
+    assert np.array_equal(shown[0], shown[1])
+    assert not np.array_equal(shown[0], shown[2])
+
+
 def test_enduro_is_cut_at_3000_frames() -> None:
     info = env_info("EnduroNoFrameskip-v4")
     assert info.max_episode_frames == 3000
@@ -318,10 +329,12 @@ def test_seeds_reproduce_and_differ(env_id: str) -> None:
     assert (last != other_last).any()
 
 
-def test_cartpole_in_workers_matches_a_plain_cartpole() -> None:
+@pytest.mark.parametrize("in_process", [False, True])
+def test_cartpole_in_workers_or_here_matches_a_plain_cartpole(in_process: bool) -> None:
     info = env_info("CartPole-v1")
     assert (info.kind, info.observation_shape, info.n_actions, info.fps) == ("vector", (4,), 2, 50)
-    with closing(make_vec_env("CartPole-v1", 2, seed=7)) as env:
+    with closing(make_vec_env("CartPole-v1", 2, seed=7, in_process=in_process)) as env:
+        assert len(multiprocessing.active_children()) == (0 if in_process else 2)
         plain = [gymnasium.make("CartPole-v1") for _ in range(2)]
         obs, _ = env.reset()
         assert obs.dtype == np.float32

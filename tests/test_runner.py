@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from a2c.model import Policy
-from a2c.runner import Rollout, Runner
+from a2c.runner import Rollout, Runner, random_segment
 from channels import Episode
 from envs import EnvInfo, PreferenceVecEnv
+from examples.dot_left import to_the_left
 from pref_db import Segment, decode_frames
 
 STACK, SIDE, LENGTH = 4, 8, 6
@@ -277,3 +278,13 @@ def test_flat_arrays_go_step_by_step_through_all_environments() -> None:
     assert rollout.flat_observations().shape == (20, 3) and rollout.flat_actions().shape == (20, 2)
     assert np.array_equal(rollout.flat_observations()[7], env.shown[3][1].observation)
     assert np.array_equal(rollout.flat_actions()[7], env.shown[3][1].action)
+
+
+def test_a_random_segment_is_cut_as_in_training() -> None:
+    """Each observation is from before its action: the moving dot goes where it is sent next."""
+    segment = random_segment("MovingDotNoFrameskip-v0", seed=0)
+    assert segment is not None and len(segment) == 25 and len(set(segment.actions)) == 5
+    actions, moved = segment.actions[:-1], to_the_left(segment)[:-1]
+    assert (moved[actions == 4] > 1).all() and (moved[actions == 2] < -1).all()
+    assert np.abs(moved[(actions != 4) & (actions != 2)]).max() < 0.6  # a picture is the maximum of its last two frames
+    assert set(segment.rewards) <= {-1.0, 0.0, 1.0}

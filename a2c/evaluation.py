@@ -1,0 +1,144 @@
+"""Evaluation of the policy while it trains: the same whole episodes each time, in environments of their own."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from a2c.config import PolicyConfig
+from a2c.model import Policy
+from channels import Channels
+from envs import EnvInfo, PreferenceVecEnv, make_vec_env
+
+# Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
+SEED_OFFSET = 500_000
+# Agent steps: 11 minutes of Atari, about three times a close game of Pong. A deterministic policy may volley for ever.
+# Up to Atari's own end (27,000 steps, half an hour) that would cost about a minute and a half on two cores, half as
+# much as the training between two evaluations; up to this one, half a minute.
+MAX_EPISODE_STEPS = 10_000
+POLICIES = ("deterministic", "sampled")
+STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")
+COLUMNS = ("seconds", "steps", "labels", "policy", *STATISTICS)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """One whole episode of each of N environments."""
+
+    returns: np.ndarray  # (N,) sums of the environment's own rewards, unclipped
+    lengths: np.ndarray  # (N,) agent steps
+    capped: np.ndarray  # (N,) True where the episode was cut before its end
+
+    def statistics(self) -> dict[str, float]:
+        """What evaluations.csv says of them, by the names in STATISTICS; std is that of these N (divided by N)."""
+        return {
+            "episodes": len(self.returns),
+            "mean": float(self.returns.mean()),
+            "std": float(self.returns.std()),
+            "lowest": float(self.returns.min()),
+            "highest": float(self.returns.max()),
+            "mean_length": float(self.lengths.mean()),
+            "capped": int(self.capped.sum()),
+        }
+
+
+def play(
+    env: PreferenceVecEnv,
+    policy: Policy,
+    channels: Channels,
+    *,
+    seed: int,
+    deterministic: bool,
+    max_steps: int = MAX_EPISODE_STEPS,
+) -> Episodes | None:
+    """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
+
+    One episode each, since the first N to end would be the short ones. An episode ends where the environment says so
+    (its own time limit counts), or is cut after `max_steps` agent steps; see MAX_EPISODE_STEPS for what that costs.
+    The policy's turn is held for one step at a time, so that the trainer gets on.
+    """
+    n, info = env.num_envs, env.info
+    actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)
+    returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+    capped, playing = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+    with channels.turns.policy():
+        observations, _ = env.reset(seed=seed)
+    while playing.any():
+        if channels.stop.is_set():
+            return None
+        with channels.turns.policy():
+            actions[playing] = policy.act(observations[playing], deterministic=deterministic)[0]
+            observations, rewards, terminated, truncated, _ = env.step(actions)
+        returns[playing] += rewards[playing]
+        lengths[playing] += 1
+        playing &= ~(terminated | truncated)
+        capped |= playing & (lengths == max_steps)
+        playing &= ~capped
+    return Episodes(returns, lengths, capped)
+
+
+class Evaluator:
+    """Says when the policy is to be evaluated, and plays the episodes: those of fixed seeds, the same each time.
+
+    An evaluation leaves no trace in the training: it has environments and random numbers of its own. The environments
+    are made for the first one, all in this process, and kept.
+
+    Args:
+        info: the environment.
+        config: the interval and the number of episodes.
+        seed: of the run.
+        run_dir: where the evaluations of a resumed run lie.
+    """
+
+    def __init__(self, info: EnvInfo, config: PolicyConfig, seed: int, run_dir: Path) -> None:
+        self.info, self.n_episodes, self.seed = info, config.eval_episodes, seed + SEED_OFFSET
+        self.interval = round(config.eval_interval_million_timesteps * 1e6)
+        # The newest evaluation may be ahead of the checkpoint that the run goes on from; it is not repeated either.
+        self.evaluated_at = max((int(row["steps"]) for row in read_evaluations(run_dir)), default=-1)
+        self._env: PreferenceVecEnv | None = None
+
+    def is_due(self, steps: int, *, last: bool) -> bool:
+        """Whether to evaluate after so many agent steps: at 0, at each multiple of the interval, and at the end.
+
+        A rollout may step over a multiple; then the evaluation follows the rollout. Never twice at the same step.
+        """
+        if not self.interval or steps <= self.evaluated_at:
+            return False
+        return last or steps // self.interval > self.evaluated_at // self.interval
+
+    def evaluate(self, policy: Policy, channels: Channels, steps: int) -> dict[str, Episodes] | None:
+        """Episodes by the names in POLICIES: the most likely actions (or means), and actions drawn at random.
+
+        None if the run is stopped meanwhile.
+        """
+        if self._env is None:
+            self._env = make_vec_env(self.info.env_id, self.n_episodes, self.seed, in_process=True)
+        played: dict[str, Episodes] = {}
+        # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
+        with torch.random.fork_rng([policy.device] if policy.device.type == "cuda" else []):
+            for name in POLICIES:
+                torch.manual_seed(self.seed)
+                episodes = play(self._env, policy, channels, seed=self.seed, deterministic=name == "deterministic")
+                if episodes is None:
+                    return None
+                played[name] = episodes
+        self.evaluated_at = steps
+        return played
+
+    def close(self) -> None:
+        """Ends the environments."""
+        if self._env is not None:
+            self._env.close()
+
+
+def read_evaluations(run_dir: Path) -> list[dict[str, str]]:
+    """The rows of a run's evaluations.csv, by the names in COLUMNS; none if there is no such file."""
+    path = run_dir / "evaluations.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row.get("capped")]  # without a row cut by a crash

@@ -1,0 +1,371 @@
+"""Evaluations: which episodes count, what they leave untouched, and what a real run writes about them."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from a2c.config import PolicyConfig
+from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, Evaluator, play
+from a2c.model import Policy
+from a2c.worker import PolicyWorker
+from channels import Channels, Report, drain
+from config import parse
+from envs import env_info as find_env
+from envs import make_vec_env
+from progress import Progress, draw_curves, summary
+from tests.test_run import DOT, PONG, TINY, answers, run, started, wait_for
+from tests.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
+
+CARTPOLE = "CartPole-v1"
+
+
+def channels(*, take_turns: bool = False) -> Channels:
+    return Channels.create(synchronous=not take_turns, take_turns=take_turns)
+
+
+def new_policy(env_id: str) -> Policy:
+    torch.manual_seed(3)
+    return Policy(find_env(env_id), "feature_points" if env_id == DOT else "nature")
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "evaluations.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# -- which episodes count ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(deterministic: bool) -> None:
+    """Environment 1 ends twenty short episodes while environment 2 plays its first."""
+    info = env_info()
+    env = ScriptedVecEnv(info, LENGTHS)
+    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, deterministic=deterministic)
+    assert episodes is not None
+    firsts = [episodes_of(shown)[0] for shown in env.shown]
+    assert episodes.lengths.tolist() == [13, 2, 200, 7] == [len(first) for first in firsts]
+    returns = [sum(step.reward for step in first) for first in firsts]
+    assert episodes.returns.tolist() == pytest.approx(returns) and max(returns) > 50, "nothing is clipped"
+    assert not episodes.capped.any()
+    numbers = episodes.statistics()
+    assert (numbers["episodes"], numbers["capped"], numbers["mean_length"]) == (4, 0, 55.5)
+    assert numbers["mean"] == pytest.approx(np.mean(returns)) and numbers["std"] == pytest.approx(np.std(returns))
+    assert (numbers["lowest"], numbers["highest"]) == pytest.approx((min(returns), max(returns)))
+
+
+def test_a_long_episode_is_cut_and_counted() -> None:
+    info = env_info()
+    env = ScriptedVecEnv(info, LENGTHS)
+    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, deterministic=True, max_steps=13)
+    assert episodes is not None
+    assert episodes.lengths.tolist() == [13, 2, 13, 7]
+    assert episodes.capped.tolist() == [False, False, True, False], "an end of its own at the last step is no cut"
+    assert episodes.returns[2] == pytest.approx(sum(step.reward for step in env.shown[2][:13]))
+    assert episodes.statistics()["capped"] == 1
+
+
+def test_continuous_actions() -> None:
+    info = env_info("vector", None)
+    policy, env = Policy(info, "nature"), ScriptedVecEnv(info, [[3], [4]])
+    assert play(env, policy, channels(), seed=0, deterministic=True) is not None
+    with torch.inference_mode():
+        mean = policy(torch.from_numpy(env.shown[1][2].observation[None]))[0][0]
+    np.testing.assert_allclose(env.shown[1][2].action, mean.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("env_id", [DOT, CARTPOLE])
+def test_every_evaluation_plays_the_same_episodes_and_a_better_policy_shows(tmp_path: Path, env_id: str) -> None:
+    config = PolicyConfig(eval_episodes=6)
+    policy, ring = new_policy(env_id), channels()
+    with closing(Evaluator(find_env(env_id), config, 0, tmp_path)) as evaluator:
+        first = evaluator.evaluate(policy, ring, 0)
+        torch.rand(1)  # training goes on
+        again = evaluator.evaluate(policy, ring, 1)
+        with torch.no_grad():
+            policy.actor.bias[0] += 100
+        other = evaluator.evaluate(policy, ring, 2)
+    with closing(Evaluator(find_env(env_id), config, 0, tmp_path)) as fresh:
+        resumed = fresh.evaluate(policy, ring, 3)
+    with closing(Evaluator(find_env(env_id), config, 1000, tmp_path)) as elsewhere:
+        moved = elsewhere.evaluate(policy, ring, 3)
+    assert first and again and other and resumed and moved
+    for name in ("deterministic", "sampled"):
+        assert first[name].returns.tolist() == again[name].returns.tolist()
+        assert first[name].lengths.tolist() == again[name].lengths.tolist()
+        assert other[name].returns.tolist() == resumed[name].returns.tolist()
+    assert first["sampled"].returns.tolist() != other["sampled"].returns.tolist()
+    assert first["sampled"].returns.tolist() != first["deterministic"].returns.tolist()
+    if env_id == CARTPOLE:  # always pushed to one side, it falls as its start decides
+        assert len(set(other["deterministic"].lengths.tolist())) > 1, "episodes differ from each other"
+        assert other["deterministic"].lengths.tolist() != moved["deterministic"].lengths.tolist()
+
+
+def test_a_new_policy_loses_at_pong() -> None:
+    """Random play loses by 20.3 on the mean of many games; a game is lost at 21."""
+    with closing(make_vec_env(PONG, 3, SEED_OFFSET)) as env:
+        policy = new_policy(PONG)
+        episodes = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=False)
+        short = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=False, max_steps=40)
+    assert episodes is not None and short is not None
+    assert not episodes.capped.any() and (episodes.lengths > 700).all()
+    assert (episodes.returns >= -21).all() and (episodes.returns <= -15).all()
+    assert -21 <= episodes.returns.mean() <= -18.5 and (episodes.returns % 1 == 0).all()
+    assert short.capped.all() and (short.returns > -5).all()
+
+
+def test_atari_plays_the_same_games_again() -> None:
+    with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, 5)) as env:
+        policy = new_policy("BreakoutNoFrameskip-v4")
+        played = [play(env, policy, channels(), seed=SEED_OFFSET, deterministic=True, max_steps=n) for n in (90, 150)]
+        again = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=True, max_steps=90)
+    assert played[0] and again
+    assert played[0].returns.tolist() == again.returns.tolist()
+    assert played[0].lengths.tolist() == again.lengths.tolist()
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+def due_at(evaluator: Evaluator, steps: list[int]) -> list[int]:
+    found = []
+    for number in steps:
+        if evaluator.is_due(number, last=number == steps[-1]):
+            found.append(number)
+            evaluator.evaluated_at = number
+    return found
+
+
+def test_evaluations_come_at_the_start_at_each_multiple_and_at_the_end(tmp_path: Path) -> None:
+    config = PolicyConfig(eval_interval_million_timesteps=0.0001)
+    evaluator = Evaluator(find_env(DOT), config, 0, tmp_path)
+    assert due_at(evaluator, [0, 0, 40, 80, 120, 160, 200, 240, 240]) == [0, 120, 200, 240]
+    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [0, 350, 390, 400]) == [0, 350, 400]
+    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [50, 90]) == [50, 90], "one resumed without any"
+    off = Evaluator(find_env(DOT), replace(config, eval_interval_million_timesteps=0.0), 0, tmp_path)
+    assert due_at(off, [0, 100, 200]) == []
+
+
+def test_a_resumed_run_evaluates_where_none_was_before(tmp_path: Path) -> None:
+    """Its checkpoint may be older than its newest evaluation, and a crash may have cut a row."""
+    config = PolicyConfig(eval_interval_million_timesteps=0.0001)
+    written = "".join(f"1.0,{steps},9,{policy},2,1.5,0.5,1.0,2.0,3.0,0\n" for steps in (0, 200) for policy in POLICIES)
+    (tmp_path / "evaluations.csv").write_text(f"{','.join(COLUMNS)}\n{written}2.0,300,9,determ")
+    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [120, 200, 240, 300, 380]) == [300, 380]
+
+
+def test_the_moving_dot_has_an_interval_of_its_own() -> None:
+    words = ("train_policy_with_original_rewards", DOT)
+    assert parse(list(words)).policy.eval_interval_million_timesteps == 0.05
+    assert parse([words[0], PONG]).policy.eval_interval_million_timesteps == 0.25
+
+
+# -- what they leave untouched -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def worker(folder: Path, env_id: str, **changes: Any) -> Iterator[tuple[PolicyWorker, Channels]]:
+    """A worker on the true reward, in this process."""
+    config = replace(parse(["train_policy_with_original_rewards", env_id]).policy, n_envs=2, **changes)
+    ring = channels()
+    made = PolicyWorker(
+        env_id, config, None, ring, folder, seed=0, n_watched=0, render_episodes=False, resume=folder.exists()
+    )
+    with closing(made):
+        yield made, ring
+
+
+def state(made: PolicyWorker) -> dict[str, Any]:
+    """Everything that decides how training goes on."""
+    return {
+        **made.policy.state_dict(),
+        "random": torch.get_rng_state(),
+        "next": torch.from_numpy(made.runner.rollout.observations.copy()),
+        "lr": torch.tensor(made.optimizer.param_groups[0]["lr"]),
+        "returns": torch.tensor(list(made.runner.finished_returns)),
+    }
+
+
+@pytest.mark.parametrize("env_id", [DOT, "BreakoutNoFrameskip-v4"])
+def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env_id: str) -> None:
+    states = []
+    for interval in (0.0, 0.00002):
+        with worker(
+            tmp_path / str(interval),
+            env_id,
+            million_timesteps=0.0001,
+            eval_interval_million_timesteps=interval,
+            eval_episodes=1,
+        ) as (made, ring):
+            while not made.finished:
+                made.step()
+            states.append(state(made))
+            evaluations = [report for report in drain(ring.reports) if report.source == "evaluation"]
+            assert len(evaluations) == (12 if interval else 0), "two reports each, at 0, 20, 40, 60, 80 and 100 steps"
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+
+
+def test_a_run_in_lockstep_is_the_same_bit_for_bit_with_and_without(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY)
+    run(tmp_path, *words, "--run_name", "with", "--eval_interval_million_timesteps", "0.0003")
+    run(tmp_path, *words, "--run_name", "without", "--eval_interval_million_timesteps", "0")
+    assert len(rows(tmp_path / "with")) == 2 * 8 and not (tmp_path / "without" / "evaluations.csv").exists()
+    for part in ("policy", "reward_predictor"):
+        newest = [sorted((tmp_path / name / part).glob("*.pt"))[-1] for name in ("with", "without")]
+        assert newest[0].name == newest[1].name
+        ours, theirs = (torch.load(path, weights_only=True) for path in newest)
+        assert all(torch.equal(ours["weights"][name], theirs["weights"][name]) for name in theirs["weights"])
+        assert part != "policy" or torch.equal(ours["random"], theirs["random"])
+    choices = [[row[1:] for row in answers(tmp_path / name)] for name in ("with", "without")]
+    assert choices[0] == choices[1]
+
+
+def test_the_clocks_of_the_speeds_stand_still(tmp_path: Path) -> None:
+    with worker(tmp_path / "a", DOT, eval_episodes=1) as (made, _):
+        before = (time.monotonic(), made._report_mark[0], made._log_mark[0])
+        made._evaluate_if_due()
+        took, *moved = (
+            now - then
+            for now, then in zip((time.monotonic(), made._report_mark[0], made._log_mark[0]), before, strict=True)
+        )
+        assert all(took / 2 < by <= took for by in moved), "as far as the evaluation was long"
+
+
+def test_the_trainer_gets_its_turns_during_an_evaluation() -> None:
+    info, ring = env_info(), channels(take_turns=True)
+    env, policy = ScriptedVecEnv(info, LENGTHS), Policy(info, "feature_points")
+    played = threading.Thread(target=play, args=(env, policy, ring), kwargs={"seed": 0, "deterministic": True})
+    played.start()
+    turns = 0
+    while played.is_alive():
+        with ring.turns.trainer():
+            turns += 1
+    played.join()
+    assert len(env.shown[2]) == 200 and turns > 20
+
+
+def test_a_stop_ends_an_evaluation_without_a_result(tmp_path: Path) -> None:
+    """The environment itself asks for the stop, at its fifth step."""
+
+    class Stopping(ScriptedVecEnv):
+        def step(self, actions: np.ndarray) -> Any:
+            if len(self.shown[0]) == 4:
+                ring.stop.set()
+            return super().step(actions)
+
+    with worker(tmp_path / "a", DOT) as (made, ring):
+        made.evaluator._env = Stopping(env_info(), LENGTHS)
+        made.policy = Policy(env_info(), "feature_points")
+        random = torch.get_rng_state()
+        made.step()
+        assert len(made.evaluator._env.shown[0]) == 5
+        assert made.steps == 0, "no update comes before the evaluation that a resumed run begins anew"
+        assert torch.equal(torch.get_rng_state(), random)
+        assert [report.values["running"] for report in drain(ring.reports)] == [1], "it began, and that is all"
+        assert made.evaluator.evaluated_at == -1
+
+
+# -- what a run writes -------------------------------------------------------------------------------------------------
+
+
+def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
+    result = run(tmp_path, *words, "--eval_interval_million_timesteps", "0.001", "--eval_episodes", "3")
+    header = (folder / "evaluations.csv").read_text().splitlines()[0]
+    assert header == "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean_length,capped"
+    assert tuple(header.split(",")) == COLUMNS
+    found = rows(folder)
+    assert [row["policy"] for row in found] == ["deterministic", "sampled"] * 3
+    steps = [int(row["steps"]) for row in found[::2]]
+    assert steps[0] == 0 and 1000 <= steps[1] < 1100 and 2000 <= steps[2] < 2100
+    for row in found:
+        assert (row["episodes"], row["mean_length"], row["capped"]) == ("3", "250.0", "0")
+        assert float(row["lowest"]) <= float(row["mean"]) <= float(row["highest"])
+        assert 12 <= int(row["labels"]) <= 20
+    seconds = [float(row["seconds"]) for row in found]
+    assert seconds[0] > 0 and seconds == sorted(seconds)
+    last = {row["policy"]: float(row["mean"]) for row in found}
+    newest = f"deterministic {last['deterministic']:.1f}, sampled {last['sampled']:.1f}"
+    assert f"evaluation (3 episodes) {newest}" in " ".join(result.stdout.split())
+    assert b"evaluation/sampled_mean" in b"".join(path.read_bytes() for path in (folder / "events" / "a2c").iterdir())
+
+    text = (folder / "evaluations.csv").read_text()
+    again = run(tmp_path, "--resume", str(folder))
+    assert (folder / "evaluations.csv").read_text() == text
+    assert newest in again.stdout, "the newest is that of the earlier part"
+
+    run(tmp_path, "--resume", str(folder), "--million_timesteps", "0.003")
+    longer = rows(folder)
+    assert longer[:6] == found
+    assert [row["policy"] for row in longer[6:]] == ["deterministic", "sampled"]
+    assert 3000 <= int(longer[6]["steps"]) < 3100 and float(longer[6]["seconds"]) > seconds[-1]
+
+
+def test_an_evaluation_that_the_end_of_a_run_lacks_is_made_up_for(tmp_path: Path) -> None:
+    """As after a crash or a Ctrl-C in the last one: nothing is left to learn."""
+    folder = tmp_path / "a"
+    words = ("train_policy_with_original_rewards", DOT, "--million_timesteps", "0.001", "--eval_episodes", "2")
+    run(tmp_path, *words, "--run_name", "a")
+    whole = rows(folder)
+    lines = (folder / "evaluations.csv").read_text().splitlines(keepends=True)
+    (folder / "evaluations.csv").write_text("".join(lines[:-2]))
+    run(tmp_path, "--resume", str(folder))
+    assert [{**row, "seconds": ""} for row in rows(folder)] == [{**row, "seconds": ""} for row in whole]
+
+
+def test_ctrl_c_in_an_evaluation_writes_none_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    words = ("train_policy_with_original_rewards", DOT, "--run_name", "a", "--eval_episodes", "1000")
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: "evaluation begins at 0 steps" in logged(folder), process)
+        process.send_signal(2)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output
+    assert not (folder / "evaluations.csv").exists() and not (folder / "events").exists()
+
+
+def logged(folder: Path) -> str:
+    log = folder / "log.txt"
+    return log.read_text() if log.exists() else ""
+
+
+def test_what_the_main_process_makes_of_the_reports(tmp_path: Path) -> None:
+    """Time and labels are those of the beginning; the line says what goes on; the curves hold both policies."""
+    shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+    a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "episode_return": 5.0, "dropped_segments": 0}
+    for steps in (0, 50):
+        shown.update(Report("evaluation", {"steps": steps, "running": 1}), labels=7 + steps)
+        assert f"Evaluating the policy at {steps} steps" in shown.line()
+        numbers = {"episodes": 10, "std": 1.0, "lowest": 0.0, "highest": 9.0, "mean_length": 4.0, "capped": 2}
+        played = {
+            f"{policy}_{name}": value for policy in ("deterministic", "sampled") for name, value in numbers.items()
+        }
+        means = {"deterministic_mean": steps + 1.25, "sampled_mean": steps + 2.0}
+        shown.update(Report("evaluation", {"steps": steps, "running": 0, **played, **means}), labels=99)
+        shown.update(Report("a2c", {**a2c, "steps": steps + 1, "training": 1}), labels=99)
+    assert "evaluation deterministic 51.2, sampled 52.0" in shown.line() and "Evaluating" not in shown.line()
+    found = rows(tmp_path)
+    assert [row["labels"] for row in found] == ["7", "7", "57", "57"]
+    assert [row["mean"] for row in found] == ["1.25", "2.0", "51.25", "52.0"]
+    assert [row["capped"] for row in found] == ["2"] * 4
+    text = summary(shown, solved_at=None, uses_preferences=False)
+    assert "evaluation (10 episodes)  deterministic 51.2, sampled 52.0" in text
+    shown.close()
+    draw_curves(tmp_path, "with")
+    with_evaluations = (tmp_path / "curves.png").read_bytes()
+    (tmp_path / "evaluations.csv").unlink()
+    draw_curves(tmp_path, "with")
+    assert (tmp_path / "curves.png").read_bytes() != with_evaluations
