@@ -114,7 +114,7 @@ class NatureCNN(nn.Module):
 
     n_features = 512
     least_std = 0.1  # of the range of a pixel; those that seldom change would weigh too much
-    mean: Tensor
+    shift: Tensor
     gain: Tensor
 
     def __init__(self, n_channels: int) -> None:
@@ -124,15 +124,15 @@ class NatureCNN(nn.Module):
         self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
         self.fc = nn.Linear(64 * 7 * 7, self.n_features)
         shape = (1, n_channels, 84, 84)
-        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("gain", torch.full(shape, 1 / 255))
         for layer in (self.conv1, self.conv2, self.conv3, self.fc):
             orthogonal_(layer, math.sqrt(2))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        centred = converted(pixels, self.conv1.weight.dtype).sub_(self.mean).mul_(self.gain)
-        x = F.relu(self.conv1(centred))  # (B, 32, 20, 20)
+        normalised = torch.addcmul(self.shift, converted(pixels, self.conv1.weight.dtype), self.gain)
+        x = F.relu(self.conv1(normalised))  # (B, 32, 20, 20)
         x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
         x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
         return F.relu(self.fc(x.flatten(1)))
@@ -140,8 +140,9 @@ class NatureCNN(nn.Module):
     @torch.no_grad()
     def normalise(self, mean: Tensor, std: Tensor) -> None:
         """From now on reads each pixel relative to its mean, in units of its deviation; both (H, W), of 0 to 255."""
-        self.mean.copy_(mean.expand_as(self.mean))
-        self.gain.copy_((1 / std.clamp(min=255 * self.least_std)).expand_as(self.gain))
+        gain = 1 / std.clamp(min=255 * self.least_std)
+        self.gain.copy_(gain.expand_as(self.gain))
+        self.shift.copy_((-mean * gain).expand_as(self.shift))
 
 
 class RewardCNN(nn.Module):

@@ -217,8 +217,9 @@ def test_pixels_are_read_relative_to_their_first_statistics(
     policy = fast_policies()
     policy.observe(frames[:20])
     policy.observe(frames[20:])
-    assert isinstance(policy.body, NatureCNN) and policy.body.mean.shape == (1, 4, 84, 84)
-    mean, gain = policy.body.mean[0, 0, 5], policy.body.gain[0, 3, 5]
+    assert isinstance(policy.body, NatureCNN) and policy.body.shift.shape == (1, 4, 84, 84)
+    gain = policy.body.gain[0, 3, 5]
+    mean = -policy.body.shift[0, 0, 5] / gain
     np.testing.assert_allclose(mean[:4], [200, 7, 200 - 200 / 60, 200], rtol=1e-4)
     # deviations of 50, 0 and 200 sqrt(59) / 60, but 25.5 at least
     np.testing.assert_allclose(gain[:4], [1 / 50, 1 / 25.5, 60 / 200 / 59**0.5, 1 / 25.5], rtol=1e-4)
