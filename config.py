@@ -196,6 +196,7 @@ def validate(config: RunConfig) -> None:
         "n_initial_epochs": (predictor.n_initial_epochs, 1),
         "labels_per_step": (predictor.labels_per_step, 0),
         "label_batch_size": (predictor.label_batch_size, 1),
+        "crop_steps": (predictor.crop_steps, 0),
         "reward_predictor_ckpt_interval": (predictor.reward_predictor_ckpt_interval, 1),
         "n_initial_prefs": (prefs.n_initial_prefs, 0),
         "max_prefs": (prefs.max_prefs, 0),
@@ -232,6 +233,11 @@ def validate(config: RunConfig) -> None:
             raise UserError(f"--{name} must lie between 0 and 1, not {share}.")
     if not 0 <= predictor.dropout < 1:
         raise UserError(f"--dropout must be at least 0 and below 1, not {predictor.dropout}.")
+    if predictor.l2 != "adaptive" and not 0 <= predictor.l2 < float("inf"):
+        raise UserError(f"--l2 must be 'adaptive' or a number of 0 or more, not {predictor.l2}.")
+    length = env_info(config.env_id).segment_length
+    if predictor.crop_steps >= length:
+        raise UserError(f"--crop_steps must be below the {length} steps of a clip, not {predictor.crop_steps}.")
     if policy.n_envs * policy.n_steps < policy.ppo_minibatches and policy.algo == "ppo":
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):

@@ -15,7 +15,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -152,6 +152,17 @@ class Segment:
             return self.observations
         windows = np.lib.stride_tricks.sliding_window_view(self.observations, self.stack, axis=0)
         return np.moveaxis(windows, -1, 1)
+
+    def crop(self, start: int, steps: int) -> "Segment":
+        """The `steps` steps from `start` on: views of this segment's arrays, no copies, and no view clip."""
+        end = start + steps
+        return replace(
+            self,
+            observations=self.observations[start : end + self.stack - 1],
+            actions=self.actions[start:end],
+            rewards=self.rewards[start:end],
+            view=None,
+        )
 
     def frames(self) -> np.ndarray:
         """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame of each step.

@@ -24,6 +24,7 @@ import checkpoint
 import networks
 from channels import Channels, Report, WeightsBoard, drain
 from pref_db import CompressedSegment, Label, PrefDB, Segment
+from regularisation import L2_START, BagLosses, adapted, decay
 from run_folder import n_cores
 
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
@@ -37,6 +38,7 @@ MIN_GAIN = 0.02  # have not brought the validation loss down by this share: the 
 AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
 BATCHES_PER_MEASUREMENT = 50
+BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
 SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
 # On the mean square of the raw rewards. A segment that is wrong by far costs no more for being wrong by farther (the
 # 10 % error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
@@ -61,7 +63,14 @@ class PredictorConfig:
     batchnorm: bool = True
     """Batch norm on the convolutions."""
     dropout: float = 0.0
-    """Dropout rate on the convolutions. The paper has 0.5, with which 500 labels teach this network next to nothing."""
+    """Dropout rate on the convolutions, or on both hidden layers of vector observations; feature points have none.
+    The paper has 0.5 on Atari, with which 500 labels teach this network next to nothing."""
+    l2: float | Literal["adaptive"] = 0.01
+    """L2 coefficient of the reward predictor: each training batch shrinks the weights by this share times the learning
+    rate (AdamW's weight decay). The paper's is `adaptive`: one for each member, which holds its loss on the labels that
+    its bootstrap leaves out between 1.1 and 1.5 times its training loss."""
+    crop_steps: int = 0
+    """Steps that a random crop takes from both segments of a pair in a training batch, at most; 0 does not crop."""
     reward_std: float = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
@@ -231,9 +240,21 @@ class PairBatch:
     counts: Tensor  # (members, B)
 
     @classmethod
-    def decode(cls, pairs: list[TrainingPair], n_frames: int | None) -> PairBatch:
-        """Reads the pairs; with `n_frames`, only so many of the newest frames of each observation."""
+    def decode(
+        cls,
+        pairs: list[TrainingPair],
+        n_frames: int | None,
+        crop_steps: int = 0,
+        rng: np.random.Generator | None = None,
+    ) -> PairBatch:
+        """Reads the pairs; with `n_frames`, only so many of the newest frames of each observation.
+
+        With `crop_steps`, of each segment a random part that may be so many steps shorter (`random_crop`).
+        """
         segments = [stored.decode() for pair in pairs for stored in (pair.a, pair.b)]
+        if crop_steps and rng is not None:
+            both = zip(segments[0::2], segments[1::2], strict=True)
+            segments = [part for a, b in both for part in random_crop(a, b, crop_steps, rng)]
         lengths = torch.tensor([len(segment) for segment in segments])
         return cls(
             torch.from_numpy(_observations(segments, n_frames)),
@@ -261,6 +282,17 @@ def _observations(segments: list[Segment], n_frames: int | None) -> np.ndarray:
     newest = slice(None) if n_frames is None else slice(-n_frames, None)
     planes = [np.concatenate([windows[:, i] for windows in stacked]) for i in range(stacked[0].shape[1])[newest]]
     return np.moveaxis(np.stack(planes, -1), -1, 1)
+
+
+def random_crop(a: Segment, b: Segment, crop_steps: int, rng: np.random.Generator) -> tuple[Segment, Segment]:
+    """A part of each segment of a pair, whose answer is taken to hold for the parts (SURF, Park et al. 2022).
+
+    Both lose the same number of steps, uniform from 0 to `crop_steps` as far as the shorter one has that many to give,
+    so segments of one length keep one length. Where a part begins is drawn for each.
+    """
+    lost = int(rng.integers(min(crop_steps, len(a) - 1, len(b) - 1) + 1))
+    start_a, start_b = rng.integers(lost + 1, size=2)
+    return a.crop(int(start_a), len(a) - lost), b.crop(int(start_b), len(b) - lost)
 
 
 class Trainer:
@@ -293,7 +325,14 @@ class Trainer:
         self.learner = RewardPredictor(inputs, config, device)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
         self.predictor = copy.deepcopy(self.learner)
-        self.optimizer = torch.optim.AdamW(self.learner.parameters(), lr=config.reward_predictor_learning_rate)
+        self.adapts_l2 = config.l2 == "adaptive"
+        self.l2 = [L2_START if config.l2 == "adaptive" else config.l2] * config.ensemble_size  # of each member
+        self.bag_losses = BagLosses(config.ensemble_size).to(device)
+        self.optimizer = torch.optim.AdamW(
+            self.learner.parameters(),
+            lr=config.reward_predictor_learning_rate,
+            weight_decay=0.0 if config.l2 == "adaptive" else config.l2,
+        )
         self.rng = np.random.default_rng(seed)
         self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
@@ -365,8 +404,9 @@ class Trainer:
         size = min(self.config.label_batch_size, len(train))
         return [train[i] for i in self.rng.choice(len(train), size, replace=False)]
 
-    def _decoded(self, pairs: list[TrainingPair]) -> PairBatch:
-        return PairBatch.decode(pairs, self.predictor.n_frames).to(self.predictor.device)
+    def _decoded(self, pairs: list[TrainingPair], *, crop_steps: int = 0) -> PairBatch:
+        batch = PairBatch.decode(pairs, self.predictor.n_frames, crop_steps, self.rng)
+        return batch.to(self.predictor.device)
 
     def _due(self) -> bool:
         """Training keeps pace with the policy, so that neither starves the other on a small machine."""
@@ -380,10 +420,14 @@ class Trainer:
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
-        batch = self._decoded(pairs)
+        batch = self._decoded(pairs, crop_steps=self.config.crop_steps)
         with self.channels.turns.trainer():
             losses, difference = self._descend(batch)
+            self.bag_losses.add(losses, batch.counts)
         self.batches += 1
+        if self.adapts_l2 and self.batches % BATCHES_PER_L2_STEP == 0:
+            ratios = self.member_losses()["out_of_bag_ratio"]
+            self.l2 = [adapted(l2, ratio) for l2, ratio in zip(self.l2, ratios, strict=True)]
         self.labels_trained += len(pairs)
         self._recent.append((losses.mean().item(), *agreement(difference.mean(0), batch.mu)))
 
@@ -397,9 +441,22 @@ class Trainer:
         loss = loss + OUTPUT_PENALTY * raw.square().mean(1)
         self.optimizer.zero_grad()
         loss.sum().backward()
+        if self.adapts_l2:
+            decay(self.learner, self.l2, self.config.reward_predictor_learning_rate)
         self.optimizer.step()
         self._average()
         return losses.detach(), (returns_a - returns_b).detach()
+
+    def member_losses(self) -> dict[str, list[float]]:
+        """Each member's loss in and out of its bootstrap, and their ratio; NaN while unknown.
+
+        A single predictor has all labels in its bootstrap: the validation labels stand in for those out of it.
+        """
+        in_bag, out_of_bag = self.bag_losses.means()
+        if self.predictor.n_members == 1:
+            out_of_bag = [self.validation["loss"]]
+        ratio = [outside / inside for inside, outside in zip(in_bag, out_of_bag, strict=True)]
+        return {"in_bag_loss": in_bag, "out_of_bag_loss": out_of_bag, "out_of_bag_ratio": ratio}
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -484,6 +541,10 @@ class Trainer:
         for split, values in (("training", self.training), ("validation", self.validation)):
             for name, value in values.items():
                 self._writer.add_scalar(f"reward_predictor/{split}_{name}", value, self.batches)
+        for name, of_members in {**self.member_losses(), "l2": self.l2}.items():
+            self._writer.add_scalar(f"reward_predictor/{name}", np.mean(of_members), self.batches)
+            for i, of_member in enumerate(of_members):
+                self._writer.add_scalar(f"reward_predictor_members/{name}_{i}", of_member, self.batches)
         self._writer.add_scalar("reward_predictor/labels", len(self.pairs), self.batches)
         self._writer.add_scalar("reward_predictor/labels_trained", self.labels_trained, self.batches)
 
@@ -522,6 +583,8 @@ class Trainer:
                 "pretrained": self.pretrained,
                 "weights": self.predictor.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
+                "l2": self.l2,
+                "bag_losses": self.bag_losses.state_dict(),
                 "random": torch.get_rng_state(),
             },
         )
@@ -540,7 +603,12 @@ class Trainer:
             checkpoint.fill(module, state["weights"], path)
         self.pretrained = state["pretrained"]
         if path.parent == own:
+            flags = {name: self.optimizer.param_groups[0][name] for name in ("lr", "weight_decay")}
             self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.param_groups[0].update(flags)  # those of this start hold, not those of the checkpoint
+            if "l2" in state:  # else it is a checkpoint from before there were any
+                self.bag_losses.load_state_dict(state["bag_losses"])
+                self.l2 = state["l2"] if self.adapts_l2 else self.l2
             self.batches, self.epochs = state["step"], state["epochs"]
             torch.set_rng_state(state["random"])
         if self.pretrained and self.board is not None:

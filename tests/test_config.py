@@ -189,6 +189,11 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("teacher_skip", "2"),
         ("teacher_equal", "-1"),
         ("teacher_equal", "nan"),
+        ("l2", "-0.1"),
+        ("l2", "nan"),
+        ("l2", "inf"),
+        ("crop_steps", "-1"),
+        ("crop_steps", str(env_info(CARTPOLE).segment_length)),
         ("run_name", "a/b"),
         ("run_name", ""),
         ("run_name", ".."),
@@ -274,6 +279,13 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
     path = make_run(tmp_path, "--lr", "0.25")
     config = parse(["--resume", str(path), "--million_timesteps", "2"])
     assert (config.policy.million_timesteps, config.policy.lr) == (2, 0.25)
+
+
+def test_l2_is_a_number_or_adaptive(tmp_path: Path) -> None:
+    assert train(CARTPOLE, "--l2", "0.5").predictor.l2 == 0.5
+    path = make_run(tmp_path, "--l2", "adaptive")
+    assert parse(["--resume", str(path)]).predictor.l2 == "adaptive"
+    assert parse(["--resume", str(path), "--l2", "0"]).predictor.l2 == 0
 
 
 def test_resuming_as_something_else_is_refused(tmp_path: Path) -> None:

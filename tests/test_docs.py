@@ -26,7 +26,7 @@ def flags(config: object) -> set[str]:
 def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1")) - {"mode", "env_id"}
     viewing = {field.name for part in (WatchConfig, ShowPrefsConfig) for field in dataclasses.fields(part)}
-    documented = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z_]*)\b(?!-)", README)}
+    documented = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", README)}
     documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
     assert training <= documented, f"not in the README: {sorted(training - documented)}"
     assert documented <= training | viewing, f"in the README, but no flag: {sorted(documented - training - viewing)}"

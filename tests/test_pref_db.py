@@ -145,6 +145,20 @@ def test_view_clip_and_numpy_scalars_round_trip(db: PrefDB) -> None:
     assert len(db.segment(b.id)) == 9
 
 
+def test_a_crop_is_that_part_of_what_the_networks_see() -> None:
+    pixels = replace(pixel_segment(0, 20), view=encode_frames(np.zeros((20, 8, 8, 3), np.uint8)))
+    for whole in (pixels, vector_segment(0)):
+        for start, steps in ((0, len(whole)), (0, 1), (3, 5), (len(whole) - 2, 2)):
+            part = whole.crop(start, steps)
+            here = slice(start, start + steps)
+            assert len(part) == steps and part.view is None
+            np.testing.assert_array_equal(part.stacked(), whole.stacked()[here])
+            np.testing.assert_array_equal(part.actions, whole.actions[here])
+            np.testing.assert_array_equal(part.rewards, whole.rewards[here])
+            assert np.shares_memory(part.observations, whole.observations)
+            assert (part.id == whole.id) == (steps == len(whole))
+
+
 def test_damaged_clips_are_refused() -> None:
     good = encode_frames(np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8))
     flipped = bytearray(good)

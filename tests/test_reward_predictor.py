@@ -1,20 +1,24 @@
 """The reward predictor's formulas, and the trainer on a real store of labels."""
 
+import copy
 import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import checkpoint
 import reward_predictor
 from channels import Channels, WeightsBoard
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
+from regularisation import L2_START
 from reward_predictor import (
     PairBatch,
     PredictorConfig,
@@ -26,6 +30,7 @@ from reward_predictor import (
     agreement,
     bootstrap_count,
     preference_loss,
+    random_crop,
 )
 
 ROOT = Path(reward_predictor.__file__).parent
@@ -127,6 +132,35 @@ class Stored:
         self.decode = lambda: of
 
 
+def test_a_random_crop_takes_the_same_number_of_steps_from_both_segments() -> None:
+    rng, lost, begins = np.random.default_rng(0), set(), set()
+    a, b = segment(0, 9), segment(1, 9)
+    for _ in range(300):
+        parts = random_crop(a, b, 3, rng)
+        starts = []
+        for part, whole in zip(parts, (a, b), strict=True):
+            start = int(np.flatnonzero(whole.rewards == part.rewards[0])[0])
+            assert np.array_equal(part.observations, whole.observations[start : start + len(part)])
+            assert np.array_equal(part.actions, whole.actions[start : start + len(part)])
+            starts.append(start)
+        assert len(parts[0]) == len(parts[1])
+        lost.add(9 - len(parts[0]))
+        begins.add(tuple(starts))
+    assert lost == {0, 1, 2, 3}
+    assert begins == {(i, j) for i in range(4) for j in range(4)}  # drawn for each
+
+
+@pytest.mark.parametrize(("lengths", "most"), [((9, 5), 3), ((9, 3), 2), ((1, 9), 0)])
+def test_a_random_crop_leaves_a_short_segment_a_step(lengths: tuple[int, int], most: int) -> None:
+    rng, lost = np.random.default_rng(0), set()
+    for _ in range(100):
+        parts = random_crop(segment(0, lengths[0]), segment(1, lengths[1]), 3, rng)
+        both = {length - len(part) for length, part in zip(lengths, parts, strict=True)}
+        assert len(both) == 1
+        lost |= both
+    assert lost == set(range(most + 1))
+
+
 def test_settled_batch_norm_predicts_what_training_sees() -> None:
     torch.manual_seed(0)
     predictor = RewardPredictor(PredictorInputs("pixels", (4, 84, 84), 6, None), SMALL)
@@ -167,6 +201,25 @@ def test_the_predicted_reward_averages_members_that_were_normalised_one_by_one()
     predictor.fit_normaliser(torch.from_numpy(raw))
     normalised = (raw - raw.mean(1, keepdims=True)) / raw.std(1, ddof=1, keepdims=True) * predictor.reward_std
     np.testing.assert_allclose(predictor.reward(observations, actions), normalised.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [PredictorInputs("pixels", (4, 84, 84), 6, None), VECTORS])
+def test_dropout_is_for_training_alone(inputs: PredictorInputs) -> None:
+    torch.manual_seed(0)
+    predictor = RewardPredictor(inputs, replace(SMALL, dropout=0.5))
+    shape = (12, *inputs.observation_shape)
+    observations = torch.randint(0, 256, shape, dtype=torch.uint8) if inputs.kind == "pixels" else torch.randn(shape)
+    actions = torch.zeros(12, dtype=torch.int64)
+    with torch.no_grad():
+        predictor.train()
+        assert not torch.equal(predictor(observations, actions), predictor(observations, actions))
+        predictor.eval()
+        predictor.settle_batchnorm(observations, actions)
+        settled = copy.deepcopy(predictor)
+        settled.settle_batchnorm(observations, actions)
+    once, again = (predictor.reward(observations, actions) for _ in range(2))
+    assert np.array_equal(once, again)
+    assert np.array_equal(once, settled.reward(observations, actions))  # nothing is dropped while it settles either
 
 
 @pytest.mark.parametrize("network", ["cnn", "feature_points"])
@@ -248,6 +301,14 @@ def pretrain(trainer: Trainer) -> None:
         if not trainer.pretrained:
             assert trainer.step()
     assert trainer.pretrained
+
+
+def train(trainer: Trainer, n_batches: int) -> None:
+    """So many batches as the policy goes on."""
+    goal = trainer.batches + n_batches
+    while trainer.batches < goal:
+        trainer.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
+        assert trainer.step()
 
 
 def rewards(predict: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -434,9 +495,7 @@ def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
     with torch.no_grad():
         trainer.learner.get_parameter("out.bias").add_(25)
     before = rewards(trainer.learner.reward).mean()
-    for _ in range(100):
-        ring.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
-        assert trainer.step()
+    train(trainer, 100)
     assert rewards(trainer.learner.reward).mean() < 0.9 * before
 
 
@@ -450,3 +509,104 @@ def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
     observations, actions = np.concatenate([m.observations for m in made]), np.concatenate([m.actions for m in made])
     true = np.concatenate([m.rewards for m in made])
     assert np.corrcoef(true, trainer.predictor.reward(observations, actions))[0, 1] > 0.8
+
+
+# Regularisation
+
+
+def answer_at_random(db: PrefDB, n_labels: int) -> None:
+    """Answers from which there is nothing to learn, only to remember."""
+    rng = np.random.default_rng(0)
+    answers = [(comparison(n), Choice.A if rng.random() < 0.5 else Choice.B) for n in range(n_labels)]
+    db.add_answers(answers, teacher="synthetic")
+
+
+@pytest.mark.parametrize("n_members", [3, 1])
+def test_the_l2_of_a_predictor_that_overfits_rises_and_its_weights_shrink(
+    tmp_path_factory: pytest.TempPathFactory, n_members: int
+) -> None:
+    config = replace(SMALL, ensemble_size=n_members, reward_predictor_learning_rate=1e-2)
+    norms = {}
+    settings: tuple[float | Literal["adaptive"], ...] = (0.0, "adaptive")
+    for l2 in settings:
+        other = Ring(tmp_path_factory.mktemp("l2"))
+        other.board = WeightsBoard(RewardPredictor(VECTORS, config), None)
+        answer_at_random(other.db, 40)
+        trainer = other.trainer(replace(config, l2=l2))
+        pretrain(trainer)
+        train(trainer, 200)
+        norms[l2] = torch.stack([parameter.norm() for parameter in trainer.learner.parameters()]).norm().item()
+        if l2 == 0.0:
+            assert trainer.l2 == [0.0] * n_members
+            assert min(trainer.member_losses()["out_of_bag_ratio"]) > 2
+        else:
+            assert min(trainer.l2) > L2_START and len(trainer.l2) == n_members
+        if n_members == 1:
+            assert trainer.member_losses()["out_of_bag_loss"] == [trainer.validation["loss"]]
+        other.close()
+    assert norms["adaptive"] < 0.8 * norms[0.0]
+
+
+def test_an_adaptive_l2_is_saved_and_goes_on_and_a_flag_overrides_it(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    config = replace(SMALL, l2="adaptive")
+    first = ring.trainer(config)
+    pretrain(first)
+    first.l2 = [0.02, 0.5, 3.0]
+    first.save()
+    second = ring.trainer(config, resume=True)
+    assert second.l2 == first.l2
+    assert second.bag_losses.means() == first.bag_losses.means()
+    fixed = ring.trainer(replace(config, l2=0.25, reward_predictor_learning_rate=1e-4), resume=True)
+    assert fixed.l2 == [0.25] * 3
+    settings = fixed.optimizer.param_groups[0]
+    assert (settings["weight_decay"], settings["lr"]) == (0.25, 1e-4)
+
+
+def test_losses_of_the_members_and_l2_are_in_the_events(ring: Ring) -> None:
+    answer(ring.db, range(40))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    trainer.close()
+    events = EventAccumulator(str(ring.folder / "events" / "reward_predictor")).Reload()
+    expected = {**trainer.member_losses(), "l2": [0.01] * 3}
+    assert set(expected) == {"in_bag_loss", "out_of_bag_loss", "out_of_bag_ratio", "l2"}
+    for name, values in expected.items():
+        assert events.Scalars(f"reward_predictor/{name}")[-1].value == pytest.approx(np.mean(values))
+        members = [events.Scalars(f"reward_predictor_members/{name}_{i}")[-1].value for i in range(3)]
+        assert members == pytest.approx(values)
+
+
+def test_batches_are_cropped_in_training_alone(ring: Ring) -> None:
+    """Never where the predictor is measured, normalised or settled."""
+    answer(ring.db, range(40))
+    trainer = ring.trainer(replace(SMALL, crop_steps=3))
+    seen: dict[str, list[int]] = {"learner": [], "predictor": []}
+    for name, steps in seen.items():
+        module = getattr(trainer, name)
+        module.register_forward_pre_hook(lambda _module, inputs, steps=steps: steps.append(len(inputs[0])))
+    pretrain(trainer)
+    train(trainer, 20)
+    trainer._measure()
+    whole = {2 * LENGTH * n_pairs for n_pairs in range(1, 21)}
+    assert set(seen["predictor"]) <= whole and len(seen["predictor"]) > 4
+    assert min(seen["learner"][-20:]) >= 2 * 16 * (LENGTH - 3)
+    assert max(seen["learner"][-20:]) < 2 * 16 * LENGTH
+    pairs = list(trainer.pairs.values())[:16]
+    cropped, full = trainer._decoded(pairs, crop_steps=3), trainer._decoded(pairs)
+    assert torch.equal(cropped.mu, full.mu) and torch.equal(cropped.counts, full.counts)
+    assert len(cropped.observations) == len(cropped.actions) == len(cropped.segment) < len(full.observations)
+    lengths = cropped.segment.bincount(minlength=32)
+    assert torch.equal(lengths[0::2], lengths[1::2]) and lengths.min() >= LENGTH - 3
+
+
+def test_without_crops_the_generator_stays_as_it_was(ring: Ring) -> None:
+    """So that the batches of a run are the same as ever."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer(n_initial=100)
+    trainer.step()
+    before = trainer.rng.bit_generator.state
+    trainer._decoded(list(trainer.pairs.values()), crop_steps=0)
+    assert trainer.rng.bit_generator.state == before
+    trainer._decoded(list(trainer.pairs.values()), crop_steps=1)
+    assert trainer.rng.bit_generator.state != before
