@@ -123,7 +123,7 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = _defaults(first, asks_for_labels="__max_prefs" in flags)
+        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags)
     if any(flag == "__teacher" or flag.startswith("__teacher_") for flag in flags):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _cli(arguments, defaults)
@@ -144,8 +144,8 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _defaults(first: RunConfig, *, asks_for_labels: bool) -> RunConfig:
-    """The paper's defaults, changed by algorithm, environment and what is loaded."""
+def defaults_for(first: RunConfig, *, asks_for_labels: bool) -> RunConfig:
+    """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
     tuned = dict(env_info(first.env_id).tuned)
     algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
     values: dict[str, Any] = {**tuned, "algo": algo}

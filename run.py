@@ -366,7 +366,7 @@ def gathers(config: RunConfig) -> bool:
     )
 
 
-COMMANDS = (*MODES, "watch", "show_prefs", "reproduce", "--resume")
+COMMANDS = (*MODES, "watch", "show_prefs", "report", "reproduce", "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
   train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
@@ -375,6 +375,7 @@ USAGE = """usage: python run.py COMMAND ...
   pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
   watch RUN                               play a trained agent, with the predicted reward drawn as it plays
   show_prefs RUN                          step through stored comparisons and their answers
+  report RUN...                           write a page that says whether the agent learned, and why
   reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
   --resume RUN                            carry on with a run that was stopped
 
@@ -404,6 +405,10 @@ def main(arguments: list[str]) -> int:
             watch.show_prefs_command(arguments[1:])
         elif command == "reproduce":
             tyro.cli(experiments.reproduce, prog="run.py reproduce", args=arguments[1:], use_underscores=True)
+        elif command == "report":
+            import report  # slow to import, for its figures: only where it is used
+
+            report.report_command(arguments[1:])
         else:
             return train(parse(arguments))
         return 0

@@ -104,6 +104,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def in_use(path: Path) -> bool:
+    """Whether a run is using the folder now; looks at the lock and leaves it as it is."""
+    try:
+        with (path / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back as the file is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no lock file: the run is a copy, or is not ours to read
+    return False
+
+
 def git_revision() -> str:
     """The checked-out commit, `+changes` if the tree differs from it, or `unknown` outside a clone."""
     root = Path(__file__).parent

@@ -16,7 +16,7 @@ import tyro
 
 import checkpoint
 from a2c.model import Policy
-from envs import EnvInfo, env_info, make_vec_env
+from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import AnswerRow, Choice, PrefDB
 from processes import UserError
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
@@ -186,27 +186,46 @@ class Scene:
     ends_episode: bool
 
 
+@dataclass(frozen=True)
+class Step:
+    """One agent step of an episode: what was there to see before it, and what it earned."""
+
+    picture: np.ndarray | None  # (H, W, 3) uint8; None if nobody watches the environment
+    true: float
+    predicted: float | None  # None without a reward predictor
+    ends_episode: bool
+
+
+def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterator[Step]:
+    """Plays one episode in an environment of its own, step by step as steps are asked for."""
+    observations, _ = env.reset()
+    done = False
+    while not done:
+        actions = agent.policy.act(observations, deterministic=deterministic)[0]
+        picture = env.watch()[0].copy() if env.n_watched else None
+        predicted = None if agent.predictor is None else float(agent.predictor.reward(observations, actions)[0])
+        observations, rewards, terminated, truncated, _ = env.step(actions)
+        done = bool(terminated[0] or truncated[0])
+        yield Step(picture, float(rewards[0]), predicted, done)
+
+
 def film(agent: Agent, config: WatchConfig) -> Generator[Scene]:
     """Plays the episodes, step by step as scenes are asked for; prints each episode's rewards at its end."""
     torch.manual_seed(config.seed)
     env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1)
     try:
         for episode in range(1, config.episodes + 1):
-            observations, _ = env.reset()
             true: list[float] = []
             predicted: list[float] = []
-            done = False
-            while not done:
-                actions = agent.policy.act(observations, deterministic=config.deterministic)[0]
-                picture = env.watch()[0].copy()
-                if agent.predictor is not None:
-                    predicted.append(float(agent.predictor.reward(observations, actions)[0]))
+            for step in play(agent, env, deterministic=config.deterministic):
+                assert step.picture is not None
+                picture = step.picture
+                if step.predicted is not None:
+                    predicted.append(step.predicted)
                     picture = with_reward_plot(picture, predicted, caption="predicted reward")
-                observations, rewards, terminated, truncated, _ = env.step(actions)
-                true.append(float(rewards[0]))
-                done = bool(terminated[0] or truncated[0])
+                true.append(step.true)
                 caption = f"episode {episode}/{config.episodes}  ·  step {len(true)}  ·  true reward {sum(true):g}"
-                yield Scene(picture, caption, done)
+                yield Scene(picture, caption, step.ends_episode)
             print(f"Episode {episode}: {summary(true, predicted)}", flush=True)
     finally:
         env.close()

@@ -1,0 +1,91 @@
+"""`run.py report`: reads run folders and writes the page with its figures."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from processes import UserError
+from report.markup import GENERATOR
+from report.page import build
+from report.runs import Run, experiments
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Writes one page about one run or several: whether the agent learned, and everything that tells why."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")]
+    """Run folders. Runs that differ in their seed only are drawn as their mean and spread."""
+    output: Path | None = None
+    """Folder for the page and its figures; by default RUN/report for one run, else report-DATE-TIME here. Only an
+    earlier report is ever overwritten."""
+
+
+def report_command(arguments: list[str]) -> None:
+    """Writes a report about finished or unfinished runs, which it only reads.
+
+    Raises:
+        UserError, OSError: a folder is no run, or the report cannot be written.
+    """
+    config = tyro.cli(ReportConfig, prog="run.py report", args=arguments, use_underscores=True)
+    if not config.runs:
+        raise UserError("report needs one or more run folders, such as runs/NAME.")
+    paths = list({path.resolve(): path for path in config.runs}.values())  # each run once
+    groups = experiments([Run.load(path) for path in paths])
+    alone = paths[0] / "report" if len(paths) == 1 else Path(f"report-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = config.output or alone
+    old_files = check_output(folder)
+    page, files = build(groups)
+    write(folder, page, files, old_files)
+    print(f"Report: {folder / PAGE}", flush=True)
+
+
+def check_output(folder: Path) -> set[str]:
+    """The names of an earlier report's files in the folder, which may be overwritten; empty for a new folder.
+
+    Raises:
+        UserError: the folder holds something else.
+    """
+    if not folder.exists():
+        return set()
+    if not folder.is_dir():
+        raise UserError(f"--output {folder} is a file; give the name of a new folder.")
+    if not any(folder.iterdir()):
+        return set()
+    head = ""
+    if (folder / PAGE).is_file():
+        with (folder / PAGE).open(errors="replace") as file:
+            head = file.read(2000)
+    if f'<meta name="generator" content="{GENERATOR}">' not in head:
+        raise UserError(f"{folder} holds other files than a report; give --output with the name of a new folder.")
+    listed = re.search(r'<meta name="files" content="([^"]*)">', head)
+    return {name for name in (listed[1].split() if listed else []) if re.fullmatch(r"[\w-]+\.png", name)}
+
+
+def write(folder: Path, page: str, files: dict[str, bytes], old_files: set[str]) -> None:
+    """Writes the figures and then the page, in place of an earlier report's.
+
+    Raises:
+        UserError: a figure's name is taken by a file that is not of the earlier report.
+        OSError: the folder cannot be written.
+    """
+    foreign = [name for name in files if name not in old_files and (folder / name).exists()]
+    if foreign:
+        raise UserError(f"{folder / foreign[0]} is not of a report; move it, or give --output with a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in old_files - files.keys():
+        (folder / name).unlink(missing_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    draft = folder / f".{PAGE}.new"  # the page appears whole or not at all
+    draft.write_text(page)
+    os.replace(draft, folder / PAGE)

@@ -1,0 +1,313 @@
+"""What a run's networks and labels say: predictions on stored segments, one episode at play, the time of answers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from envs import EnvError, env_info, make_vec_env
+from networks import to_device
+from pref_db import PrefDB, Segment
+from report.runs import Missing, Run
+from reward_predictor import ERROR_RATE, RewardPredictor
+from watch import Agent, load_predictor, play
+
+MAX_LABELS = 500  # validation labels that are predicted, the newest
+MAX_SEGMENTS = 1000  # segments that are predicted, evenly spread over the store: seconds of work, not minutes
+SEGMENTS_PER_BATCH = 16
+GALLERY = 6  # clips
+# The 10 % error rate keeps every prediction between 0.05 and 0.95.
+CALIBRATION_EDGES = np.linspace(ERROR_RATE / 2, 1 - ERROR_RATE / 2, 10)
+EPISODE_SEED = 1_000  # of the episode that is played: not one that training began with
+MAX_EPISODE_STEPS = 3000
+FILMSTRIP = 6  # frames
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Labels whose predicted probabilities are alike."""
+
+    count: int
+    predicted: float  # mean probability that A is better
+    observed: float  # mean answer: 1 for A, 0 for B, 0.5 for equal
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Stored segments with what the predictor thinks of them; returns are sums over the segment."""
+
+    ids: list[str]
+    predicted: np.ndarray  # (S,)
+    true: np.ndarray  # (S,)
+    n_stored: int
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A stored segment to look at."""
+
+    frames: np.ndarray  # (T, H, W, 3) uint8
+    fps: float
+    predicted: float
+    true: float
+    policy_step: int
+
+
+@dataclass(frozen=True)
+class EpisodePlayed:
+    """An episode played with the newest policy."""
+
+    true: np.ndarray  # (T,)
+    predicted: np.ndarray | None  # (T,); None without a reward predictor
+    frames: list[tuple[int, np.ndarray]]  # step, counted from 1, and (H, W, 3) uint8, evenly spread over the episode
+    checkpoint_step: int  # agent steps of training
+    cut: bool  # whether it went on after the last step here
+    no_frames: str  # why there are no frames
+
+
+def calibration(probabilities: np.ndarray, observed: np.ndarray, edges: np.ndarray) -> list[Bin]:
+    """Labels (N,) sorted into bins by predicted probability (N,); empty bins are left out.
+
+    Args:
+        edges: (K + 1,) limits of the bins; a value on an edge belongs to the bin above it, but for the last edge.
+    """
+    where = np.clip(np.searchsorted(edges, probabilities, side="right") - 1, 0, len(edges) - 2)
+    bins = []
+    for i in range(len(edges) - 1):
+        inside = where == i
+        if inside.any():
+            bins.append(Bin(int(inside.sum()), float(probabilities[inside].mean()), float(observed[inside].mean())))
+    return bins
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Mean distance between predicted and observed shares, weighted by the labels in each bin."""
+    total = sum(b.count for b in bins)
+    return sum(b.count * abs(b.predicted - b.observed) for b in bins) / total
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Correlation of (N,) and (N,); NaN if one of them never changes."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Correlation of the ranks of (N,) and (N,), ties sharing their mean rank; NaN if one never changes."""
+    return pearson(ranks(x), ranks(y))
+
+
+def ranks(x: np.ndarray) -> np.ndarray:
+    """(N,) ranks from 1; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
+
+
+def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """The newest validation labels as the predictor sees them.
+
+    Returns:
+        (N,) predicted probabilities that A is better, as the loss has them, averaged over the members; (N,) answers.
+
+    Raises:
+        Missing, PrefDBError, CheckpointError: it cannot be done.
+    """
+    with store(run) as db:
+        newest = [label for label in db.labels() if label.validation and label.mu is not None][-MAX_LABELS:]
+        if not newest:
+            raise Missing("No label has fallen to the validation set yet.")
+        predictor = predictor_of(run)
+        ids = sorted({segment_id for label in newest for segment_id in (label.a, label.b)})
+        raw = dict(zip(ids, raw_returns(predictor, (db.stored_segment(i).decode() for i in ids)), strict=True))
+    difference = np.stack([raw[label.a] - raw[label.b] for label in newest])  # (N, members)
+    probability = 1 / (1 + np.exp(-difference)) * (1 - ERROR_RATE) + ERROR_RATE / 2
+    return probability.mean(1), np.array([label.mu[0] for label in newest if label.mu is not None])
+
+
+@functools.lru_cache(maxsize=1)
+def scored_segments(run: Run) -> Scored:
+    """Predicted and true returns of stored segments.
+
+    Raises:
+        Missing, PrefDBError, CheckpointError: it cannot be done.
+    """
+    with store(run) as db:
+        ids = list(dict.fromkeys(segment_id for row in db.answers() for segment_id in (row.a, row.b)))
+        if not ids:
+            raise Missing("There are no labels yet, so no segments are stored.")
+        predictor = predictor_of(run)
+        chosen = [
+            ids[i] for i in np.unique(np.linspace(0, len(ids) - 1, min(len(ids), MAX_SEGMENTS)).round().astype(int))
+        ]
+        lengths, true = np.zeros(len(chosen)), np.zeros(len(chosen))
+
+        def segments() -> Iterator[Segment]:
+            for i, segment_id in enumerate(chosen):
+                segment = db.stored_segment(segment_id).decode()
+                lengths[i], true[i] = len(segment), segment.rewards.sum()
+                yield segment
+
+        raw = np.stack(list(raw_returns(predictor, segments())))  # (S, members)
+    mean, std = predictor.mean.numpy(), predictor.std.numpy()
+    predicted = ((raw - lengths[:, None] * mean) / std).mean(1) * predictor.reward_std
+    return Scored(chosen, predicted, true, len(ids))
+
+
+@torch.inference_mode()
+def raw_returns(predictor: RewardPredictor, segments: Iterator[Segment]) -> Iterator[np.ndarray]:
+    """(members,) raw rewards summed over each segment, in batches of a few segments."""
+    batch: list[Segment] = []
+
+    def scored() -> Iterator[np.ndarray]:
+        observations = to_device(np.concatenate([segment.stacked() for segment in batch]), predictor.device)
+        actions = to_device(np.concatenate([segment.actions for segment in batch]), predictor.device)
+        ends = np.cumsum([len(segment) for segment in batch])[:-1]
+        for part in np.split(predictor(observations, actions).numpy(), ends, axis=1):
+            yield part.sum(1)
+
+    for segment in segments:
+        batch.append(segment)
+        if len(batch) == SEGMENTS_PER_BATCH:
+            yield from scored()
+            batch.clear()
+    if batch:
+        yield from scored()
+
+
+def gallery(run: Run, scored: Scored) -> tuple[list[Clip], list[Clip]]:
+    """The clips that the predictor likes most and those that it likes least, the extreme ones first.
+
+    Raises:
+        Missing: the segments hold no pictures.
+    """
+    order = np.argsort(scored.predicted)
+    with store(run) as db:
+        first = db.segment(scored.ids[0])
+        if not first.is_pixels and first.view is None:
+            raise Missing(f"The segments of {run.env_id} hold numbers and no pictures.")
+
+        def clips(places: np.ndarray) -> list[Clip]:
+            found = []
+            for i in places:
+                segment = db.segment(scored.ids[i])
+                returns = (float(scored.predicted[i]), float(scored.true[i]))
+                found.append(Clip(segment.frames(), segment.fps, *returns, segment.policy_step))
+            return found
+
+        half = min(GALLERY, len(order) // 2)
+        return clips(order[::-1][:half]), clips(order[:half])
+
+
+def played_episode(run: Run) -> EpisodePlayed:
+    """Plays one episode with the newest policy, actions drawn at random as in training.
+
+    Raises:
+        Missing, CheckpointError, EnvError: it cannot be done.
+    """
+    if not run.trains_policy:
+        raise Missing("No policy is trained by this command.")
+    if not (run.path / "policy").is_dir():
+        raise Missing("There is no checkpoint of the policy yet.")
+    agent = Agent.load(run.path)
+    torch.manual_seed(EPISODE_SEED)
+    no_frames = ""
+    try:
+        env = make_vec_env(run.env_id, 1, EPISODE_SEED, n_watched=1)
+    except EnvError as error:  # it may not be able to draw itself
+        no_frames = str(error)
+        env = make_vec_env(run.env_id, 1, EPISODE_SEED)
+    true: list[float] = []
+    predicted: list[float] = []
+    pictures: dict[int, np.ndarray] = {}
+    every, ended = 1, False
+    with contextlib.closing(env):
+        for step in play(agent, env, deterministic=False):
+            true.append(step.true)
+            if step.predicted is not None:
+                predicted.append(step.predicted)
+            # How long it lasts is not known, so pictures are kept at a distance that doubles as it goes on.
+            if step.picture is not None and (len(true) - 1) % every == 0:
+                pictures[len(true)] = step.picture
+                if len(pictures) > 20 * FILMSTRIP:
+                    every *= 2
+                    pictures = {t: picture for t, picture in pictures.items() if (t - 1) % every == 0}
+            ended = step.ends_episode
+            if len(true) == MAX_EPISODE_STEPS:
+                break
+    wanted = np.linspace(1, len(true), FILMSTRIP)
+    times = sorted({min(pictures, key=lambda t: abs(t - moment)) for moment in wanted}) if pictures else []
+    return EpisodePlayed(
+        np.array(true),
+        np.array(predicted) if predicted else None,
+        [(t, pictures[t]) for t in times],
+        int(agent.policy_path.stem.removeprefix("step-")),
+        not ended,
+        no_frames,
+    )
+
+
+def answer_seconds(run: Run) -> np.ndarray:
+    """(N,) seconds from seeing a pair to answering it, of the answers that people gave.
+
+    Raises:
+        Missing, PrefDBError: there are none.
+    """
+    with store(run) as db:
+        answers = list(db.answers())
+    if not answers:
+        raise Missing("There are no answers yet.")
+    seconds = [row.answered_at - row.shown_at for row in answers if row.shown_at is not None]
+    if not seconds:
+        raise Missing("A synthetic teacher answered, who takes no time to look.")
+    return np.array([value for value in seconds if value >= 0])
+
+
+@contextlib.contextmanager
+def store(run: Run) -> Iterator[PrefDB]:
+    """The run's labels, to read.
+
+    Raises:
+        Missing, PrefDBError: there are none, or they cannot be read.
+    """
+    if not run.uses_preferences:
+        raise Missing("This run learned from the true reward, so it has no labels and no reward predictor.")
+    if not (run.path / "prefs.db").exists():
+        raise Missing(f"{run.path} has no prefs.db.")
+    with contextlib.closing(PrefDB.open(run.path / "prefs.db", read_only=True)) as db:
+        yield db
+
+
+def predictor_of(run: Run) -> RewardPredictor:
+    """The newest reward predictor of a run.
+
+    Raises:
+        Missing, CheckpointError, EnvError: there is none, or it cannot be used.
+    """
+    predictor = load_predictor(run.path / "reward_predictor", env_info(run.env_id))
+    if predictor is None:
+        raise Missing("There is no checkpoint of the reward predictor in this run's folder (yet).")
+    return predictor
+
+
+def scalars(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The TensorBoard curves in a folder: steps (N,) and values (N,) by name; empty without a folder."""
+    if not folder.is_dir():
+        return {}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})  # 0: every point
+    events.Reload()
+    curves = {}
+    for name in events.Tags()["scalars"]:
+        points = events.Scalars(name)
+        curves[name] = (np.array([point.step for point in points]), np.array([point.value for point in points]))
+    return curves

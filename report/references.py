@@ -1,0 +1,115 @@
+"""What others reached, to compare runs with: each figure with where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gymnasium
+
+FIGURE_3 = "Christiano et al. 2017, figure 3, read off (about 1 to 2 % of the axis)"
+FIGURE_3_MEAN = f"{FIGURE_3}, mean of 3 runs, at the end (47 to 50 million timesteps)"
+FIGURE_3_HUMAN = f"{FIGURE_3}, one run, at the end"
+ZOO = "RL Baselines3 Zoo, benchmark.md, one run of 10 million agent steps"
+ORIGINAL = "mrahtz/learning-from-human-preferences, README and images"
+SHORT_EPISODES = "whole episodes there; here an episode ends after 3,000 frames"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One figure of somebody else's.
+
+    The paper counts timesteps; that these are agent steps is our reading, since learning Pong in 8 million of them
+    fits agent steps and not frames.
+    """
+
+    who: str  # short, for the legend
+    reward: float  # true episode reward
+    source: str
+    steps: float | None = None  # agent steps after which it was reached
+    labels: float | None = None  # and the labels used by then; 0: learned from the true reward
+    is_target: bool = False  # what the verdict on a run compares it with; one for an environment at most
+    on_the_way: bool = False  # not where it ended
+    not_comparable: str = ""  # why it is listed only, and not drawn
+
+
+def _paper(who: str, reward: float, labels: float, source: str, *, is_target: bool = False) -> Reference:
+    return Reference(f"paper, {who}", reward, source, 50e6, labels, is_target)
+
+
+def _crossing(who: str, reward: float, steps: float, labels: float | None = None) -> Reference:
+    source = f"{FIGURE_3}, first crossing of {reward:g}"
+    return Reference(f"paper, {who}", reward, source, steps, labels, on_the_way=True)
+
+
+def _full_enduro(who: str, reward: float, source: str, steps: float, labels: float) -> Reference:
+    return Reference(who, reward, source, steps, labels, not_comparable=SHORT_EPISODES)
+
+
+REFERENCES: dict[str, tuple[Reference, ...]] = {
+    "PongNoFrameskip-v4": (
+        _paper("A2C on the true reward", 20.8, 0, FIGURE_3_MEAN, is_target=True),
+        _paper("3,300 synthetic labels", 20.5, 3300, f"{FIGURE_3_MEAN}; 20.5 or a little more"),
+        _paper("5,600 synthetic labels", 21.0, 5600, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 20.3, 10000, FIGURE_3_MEAN),
+        _paper("5,500 labels of a person", 20.9, 5500, FIGURE_3_HUMAN),
+        _crossing("A2C on the true reward", 19.5, 8.3e6, 0),
+        _crossing("3,300 synthetic labels", 0.0, 10e6),
+        _crossing("3,300 synthetic labels", 19.5, 25.5e6),
+        _crossing("5,600 synthetic labels", 0.0, 8.5e6),
+        _crossing("5,600 synthetic labels", 19.5, 17.6e6),
+        Reference(
+            "original implementation", 20.0, f"{ORIGINAL}: 20 after about 10 million timesteps", 10e6, on_the_way=True
+        ),
+        Reference("original implementation", 20.3, f"{ORIGINAL}: the end of a run of 20 million timesteps", 20e6),
+        Reference("Stable-Baselines3 A2C", 17.3, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 21.0, ZOO, 10e6, 0),
+    ),
+    "EnduroNoFrameskip-v4": (
+        _paper("A2C on the true reward", 0.0, 0, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 0.0, 10000, f"{FIGURE_3_MEAN}; about 0"),
+        _full_enduro("paper, 5,500 labels of a person", 690.0, FIGURE_3_HUMAN, 50e6, 5500),
+        _full_enduro("Stable-Baselines3 PPO", 996.0, ZOO, 10e6, 0),
+    ),
+    "BeamRiderNoFrameskip-v4": (
+        _paper("A2C on the true reward", 8150.0, 0, f"{FIGURE_3_MEAN}; between 7,800 and 8,500", is_target=True),
+        _paper("3,300 synthetic labels", 10000.0, 3300, FIGURE_3_MEAN),
+        _paper("5,600 synthetic labels", 9000.0, 5600, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 11000.0, 10000, FIGURE_3_MEAN),
+        _paper("5,500 labels of a person", 8500.0, 5500, FIGURE_3_HUMAN),
+        Reference("Stable-Baselines3 A2C", 2890.0, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 3397.0, ZOO, 10e6, 0),
+    ),
+    "MovingDotNoFrameskip-v0": (
+        Reference(
+            "original implementation, true reward",
+            20.0,
+            "mrahtz/gym-moving-dot, README and training.png: the lower end of 20 to 25, where A2C ends",
+            labels=0,
+            is_target=True,
+        ),
+        Reference(
+            "original implementation, synthetic labels",
+            13.0,
+            f"{ORIGINAL}, read off: about 13 after 150,000 timesteps, where the run ends, still rising",
+            150e3,
+        ),
+    ),
+}
+
+
+def references(env_id: str) -> tuple[Reference, ...]:
+    """What others reached in an environment; empty where we have no figures."""
+    return REFERENCES.get(env_id, ())
+
+
+def target(env_id: str) -> Reference | None:
+    """What a run is judged by, if there is such a figure: ours, else the environment's own mark of success."""
+    for reference in references(env_id):
+        if reference.is_target:
+            return reference
+    threshold = gymnasium.registry[env_id].reward_threshold if env_id in gymnasium.registry else None
+    if threshold is None:
+        return None
+    return Reference(
+        "Gymnasium's mark", threshold, f"Gymnasium's registry: the reward at which {env_id} counts as solved"
+    )

@@ -1,0 +1,361 @@
+"""What run folders say about themselves: their tables, their curves, and whether the agent learned."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import checkpoint
+from checkpoint import CheckpointError
+from pref_db import PrefDB, PrefDBError
+from processes import UserError
+from report.references import Reference, target
+from run_folder import in_use, read_config
+
+GRID = 200  # points at which the curves of several seeds are compared
+RECENT_EPISODES = 100  # of which a training average is the mean (a2c/runner.py)
+# Settings that say where a run is kept or how it is shown, and not what it does.
+INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug")
+NAMED = ("mode", "env_id")  # settings that an experiment's name tells in words
+SHORT = 24  # letters of other settings in an experiment's name, which has to fit in a legend
+
+Curve = tuple[np.ndarray, np.ndarray]  # (N,) strictly increasing, (N,)
+Verdict = Literal["learned", "learned a little", "did not learn", "unknown"]
+Status = Literal["running", "finished", "stopped"]
+
+
+class Missing(Exception):
+    """Why something cannot be shown, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row of evaluations.csv: episodes played aside from training, with true, unclipped rewards."""
+
+    steps: float
+    labels: float
+    policy: str  # deterministic or sampled
+    episodes: int
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+    capped: bool  # whether an episode was ended before its time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: the newest mean reward of an episode beside the first one."""
+
+    verdict: Verdict
+    before: float
+    after: float
+    evaluation: Evaluation | None  # where `after` is from; None: training episodes
+    episodes: int
+    target: Reference | None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run folder as it is now; the run may still be going on."""
+
+    path: Path
+    record: dict[str, Any]  # config.json
+    progress: list[dict[str, str]]  # rows of progress.csv
+    evaluations: list[Evaluation]
+    status: Status
+    error: str  # the last error in log.txt, if the run ended with one
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """Reads a run folder.
+
+        Raises:
+            UserError: it is none, or its config.json is damaged.
+        """
+        config = read_config(path)
+        if missing := [name for name in ("mode", "env_id", "seed") if name not in config]:
+            raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
+        record = json.loads((path / "config.json").read_text())
+        progress = read_rows(path / "progress.csv")
+        status, error = _status(path, progress, config)
+        evaluations = [_evaluation(row) for row in read_rows(path / "evaluations.csv")]
+        return cls(path, record, progress, evaluations, status, error)
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.record["config"]
+
+    @property
+    def env_id(self) -> str:
+        return self.config["env_id"]
+
+    @property
+    def mode(self) -> str:
+        return self.config["mode"]
+
+    @property
+    def uses_preferences(self) -> bool:
+        return self.mode != "train_policy_with_original_rewards"
+
+    @property
+    def trains_policy(self) -> bool:
+        return self.mode.startswith("train_policy")
+
+    @property
+    def max_steps(self) -> float:
+        """Agent steps that the run was started for."""
+        return _max_steps(self.config)
+
+    def column(self, name: str) -> np.ndarray:
+        """(N,) a column of progress.csv; NaN where a row holds no number."""
+        return np.array([as_number(row.get(name, "")) for row in self.progress])
+
+    def last(self, name: str) -> float:
+        """The newest number in a column of progress.csv; NaN if there is none."""
+        numbers = self.column(name)
+        numbers = numbers[np.isfinite(numbers)]
+        return float(numbers[-1]) if len(numbers) else math.nan
+
+    def curve(self, x: str) -> Curve:
+        """Mean true reward of the last 100 training episodes, against `steps` or `labels`."""
+        return newest_values(self.column(x), self.column("episode_return"))
+
+    def evaluation_curve(self, policy: str, x: str) -> Curve:
+        """Mean true reward of the evaluations of a policy, against `steps` or `labels`."""
+        rows = [row for row in self.evaluations if row.policy == policy]
+        xs = np.array([getattr(row, x) for row in rows], float)
+        return newest_values(xs, np.array([row.mean for row in rows], float))
+
+    @cached_property
+    def labels(self) -> int:
+        """Labels in the store, which is ahead of progress.csv; without a store, those that progress.csv tells."""
+        try:
+            db = PrefDB.open(self.path / "prefs.db", read_only=True)
+        except PrefDBError:
+            told = self.last("labels")
+            return 0 if math.isnan(told) else int(told)
+        try:
+            return db.n_labels()
+        finally:
+            db.close()
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """The verdict, from evaluations where there are some, else from training episodes."""
+        _, returns = self.curve("steps")
+        before = float(returns[0]) if len(returns) else math.nan
+        reference = target(self.env_id)
+        if evaluation := self._newest_evaluation():
+            first = next(row for row in self.evaluations if row.policy == evaluation.policy)
+            spread = evaluation.std
+            error = spread / math.sqrt(max(evaluation.episodes, 1))
+            if first.steps == 0 and evaluation.steps > 0:
+                before = first.mean
+                error = math.hypot(error, first.std / math.sqrt(max(first.episodes, 1)))
+            after, episodes = evaluation.mean, evaluation.episodes
+        else:
+            after = float(returns[-1]) if len(returns) else math.nan
+            episodes = int(min(RECENT_EPISODES, np.nan_to_num(self.last("episodes"))))
+            spread = self._episode_spread()
+            error = spread * math.sqrt(2 / max(episodes, 1))
+        verdict = judge(before, after, error, spread, None if reference is None else reference.reward)
+        return Outcome(verdict, before, after, evaluation, episodes, reference)
+
+    def _newest_evaluation(self) -> Evaluation | None:
+        """The newest one of sampled actions, as in training and in the paper; else of deterministic ones."""
+        for policy in ("sampled", "deterministic"):
+            rows = [row for row in self.evaluations if row.policy == policy and math.isfinite(row.mean)]
+            if rows:
+                return rows[-1]
+        return None
+
+    def _episode_spread(self) -> float:
+        """Standard deviation of the newest training episodes' rewards; NaN if no checkpoint tells."""
+        try:
+            returns = checkpoint.read(checkpoint.find(self.path, "policy"))["finished_returns"]
+        except (CheckpointError, KeyError):
+            return math.nan
+        return float(np.std(returns)) if len(returns) > 1 else math.nan
+
+
+def judge(before: float, after: float, error: float, spread: float, goal: float | None) -> Verdict:
+    """Whether an agent learned.
+
+    Args:
+        before, after: mean rewards of episodes.
+        error: standard error of their difference; NaN counts as 0.
+        spread: standard deviation of one episode's reward; NaN if unknown.
+        goal: the reward to compare with, if there is one.
+
+    A gain of at most two standard errors is none. A gain is little below half the way to the goal or, without a
+    goal, below the spread.
+    """
+    if math.isnan(before) or math.isnan(after):
+        return "unknown"
+    if goal is not None and after >= goal:
+        return "learned"
+    gain = after - before
+    if gain <= 2 * np.nan_to_num(error):
+        return "did not learn"
+    much = spread if goal is None else (goal - before) / 2
+    return "learned" if gain >= much else "learned a little"  # NaN: unknown what is much
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The whole rows of a CSV file, without a last one that is still being written; none without a file."""
+    if not path.exists():
+        return []
+    text = path.read_text(errors="replace")
+    rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+    return [row for row in rows if None not in row and None not in row.values()]
+
+
+def as_number(text: str) -> float:
+    """A number of a CSV file; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def newest_values(x: np.ndarray, y: np.ndarray) -> Curve:
+    """Points with strictly increasing x and known y.
+
+    Of points with the same x, or with an x that a resumed run came back behind, the newest count.
+    """
+    kept: list[int] = []
+    lowest = math.inf
+    for i in reversed(range(len(x))):
+        if math.isfinite(y[i]) and x[i] < lowest:
+            kept.append(i)
+            lowest = x[i]
+    kept.reverse()
+    return x[kept], y[kept]
+
+
+def over_seeds(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Curves of several seeds on one grid, over the range that all of them cover.
+
+    Returns:
+        grid (G,) and values (seeds, G); None for fewer than two curves, or if they have no range in common.
+    """
+    if len(curves) < 2 or any(len(x) < 2 for x, _ in curves):
+        return None
+    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if start >= end:
+        return None
+    grid = np.linspace(start, end, GRID)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Runs of the same settings, but for the seed."""
+
+    name: str  # short, for headings and legends
+    runs: list[Run]
+    differing: dict[str, Any]  # settings in which the experiments of a report differ, with their values here
+
+    @property
+    def middle(self) -> Run:
+        """The run with the median reward at the end: the one to look at closely."""
+        known = [run for run in self.runs if not math.isnan(run.outcome.after)] or self.runs
+        return sorted(known, key=lambda run: run.outcome.after)[(len(known) - 1) // 2]
+
+
+def experiments(runs: Sequence[Run]) -> list[Experiment]:
+    """Groups runs that differ in their seed at most, in the order given."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
+    settings = [flat(_settings(group[0])) for group in groups.values()]
+    names = list(dict.fromkeys(name for values in settings for name in values))
+    # A setting that some experiments do not have, such as those of preferences, is no difference in itself.
+    differing = [name for name in names if len({str(values[name]) for values in settings if name in values}) > 1]
+    found = []
+    for letter, group, values in zip(_letters(), groups.values(), settings, strict=False):
+        differences = {name: values.get(name, "") for name in differing}
+        name = _name(letter, group[0], differences) if len(groups) > 1 else group[0].env_id
+        found.append(Experiment(name, group, differences))
+    return found
+
+
+def _letters() -> Iterator[str]:
+    """A to Z, then A1 to Z1, and so on."""
+    for number in itertools.count():
+        yield from (f"{letter}{number or ''}" for letter in string.ascii_uppercase)
+
+
+def _name(letter: str, run: Run, differing: dict[str, Any]) -> str:
+    """A letter and what was learned from; other differences too, if they are short."""
+    words = ["preferences" if run.uses_preferences else "true reward"]
+    if "env_id" in differing:
+        words.insert(0, run.env_id.removesuffix("NoFrameskip-v4").removesuffix("NoFrameskip-v0"))
+    others = ", ".join(f"{name} {value}" for name, value in differing.items() if value != "" and name not in NAMED)
+    return f"{letter}: {', '.join([*words, others] if 0 < len(others) <= SHORT else words)}"
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The settings of an experiment."""
+    settings = {name: value for name, value in run.config.items() if name not in (*INCIDENTAL, "seed")}
+    if not run.uses_preferences:  # they have no effect
+        settings = {name: value for name, value in settings.items() if name not in ("prefs", "predictor")}
+    return settings
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings by the names of their flags."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        values.update(value if isinstance(value, dict) else {name: value})
+    return values
+
+
+def _evaluation(row: dict[str, str]) -> Evaluation:
+    number = {name: as_number(row.get(name, "")) for name in ("steps", "labels", "mean", "std", "lowest", "highest")}
+    episodes = as_number(row.get("episodes", ""))
+    capped = row.get("capped", "").strip().lower() not in ("", "0", "0.0", "false", "no")
+    return Evaluation(
+        **number,
+        policy=row.get("policy", ""),
+        episodes=0 if math.isnan(episodes) else int(episodes),
+        capped=capped,
+    )
+
+
+def _max_steps(config: dict[str, Any]) -> float:
+    try:
+        return round(float(config["policy"]["million_timesteps"]) * 1e6)
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def _status(path: Path, progress: list[dict[str, str]], config: dict[str, Any]) -> tuple[Status, str]:
+    """Whether a run goes on, came to its end, or was stopped before, and with which error."""
+    if in_use(path):
+        return "running", ""
+    try:
+        log = (path / "log.txt").read_text(errors="replace")
+    except OSError:  # a copy without its log
+        steps = as_number(progress[-1].get("steps", "")) if progress else math.nan
+        return ("finished" if steps >= _max_steps(config) else "stopped"), ""
+    log = log.split(" INFO command: ")[-1]  # since it was last started or resumed
+    if " INFO finished" in log:
+        return "finished", ""
+    errors = [line for line in log.splitlines() if " ERROR " in line]
+    return "stopped", errors[-1].split(" ERROR ", 1)[1] if errors else ""

@@ -1,0 +1,498 @@
+"""Reports about real runs, as short as can be, and about copies of them with parts that are changed or missing."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import run
+from pref_db import Choice, Comparison, PrefDB
+from report import model, words
+from report.command import PAGE
+from report.references import REFERENCES, target
+from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
+from reward_predictor import PairBatch, TrainingPair, preference_loss
+from run_folder import RunFolder, in_use
+
+ROOT = Path(__file__).parent.parent
+DOT = "MovingDotNoFrameskip-v0"
+N_LABELS = 20
+LINE = (
+    f"--synthetic_prefs --synchronous --n_envs 4 --million_timesteps 0.004 --n_initial_prefs 12 "
+    f"--max_prefs {N_LABELS} --max_segs 40 --n_initial_epochs 2 --log_interval 5 "
+    "--eval_interval_million_timesteps 0"
+).split()
+SECTIONS = (
+    *("reward", "references", "predictor", "calibration", "correlation", "episode", "gallery", "timing", "speed"),
+    "settings",
+)
+EVALUATIONS = "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean_length,capped"
+
+
+def train(folder: Path, name: str, *flags: str, mode: str = "train_policy_with_preferences") -> Path:
+    """A run by the command line."""
+    line = (mode, DOT, *LINE, *flags, "--log_dir", str(folder), "--run_name", name)
+    result = subprocess.run([sys.executable, str(ROOT / "run.py"), *line], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of all parts that differ in their seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    return train(folder, "seed0"), train(folder, "seed1", "--seed", "1")
+
+
+@pytest.fixture
+def dot(seeds: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A copy of a run, to write to and to damage."""
+    return shutil.copytree(seeds[0], tmp_path / "dot")
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: its text by section, and all that it loads."""
+
+    EMPTY = ("meta", "img", "br", "!doctype")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text()
+        self.sections: dict[str, str] = {}
+        self.images: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self._open: list[tuple[str, str]] = []
+        self.feed(self.source)
+        assert not self._open, f"not closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.attributes += values.items()
+        if tag == "img":
+            self.images.append(values["src"])
+        if tag not in self.EMPTY:
+            self._open.append((tag, values.get("id", "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        for _, name in self._open:
+            if name:
+                self.sections[name] = self.sections.get(name, "") + data + " "
+
+
+def report(*arguments: object) -> int:
+    return run.main(["report", *map(str, arguments)])
+
+
+def page_of(folder: Path, *flags: object) -> Page:
+    """The page about a run, in its own folder."""
+    assert report(folder, *flags) == 0
+    return Page(folder / "report" / PAGE)
+
+
+def write_progress(folder: Path, rewards: list[float], *, seconds: float = 3480, labels: int = N_LABELS) -> None:
+    """Puts a made-up progress.csv in place of the run's: 1,000 agent steps for each mean reward."""
+    (folder / "progress.csv").write_text(
+        "seconds,steps,episodes,episode_return,labels,validation_accuracy\n"
+        + "".join(
+            f"{seconds * i / len(rewards)},{1000 * i - 1000}.0,{99 + i}.0,{reward},{labels * i // len(rewards)},0.75\n"
+            for i, reward in enumerate(rewards, start=1)
+        )
+    )
+
+
+def write_evaluations(folder: Path, *rows: str) -> None:
+    (folder / "evaluations.csv").write_text("\n".join([EVALUATIONS, *rows]) + "\n")
+
+
+# -- the page of one run -----------------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_what_the_run_did(dot: Path) -> None:
+    before = {path: path.read_bytes() for path in dot.rglob("*") if path.is_file()}
+    page = page_of(dot)
+    after = {path for path in dot.rglob("*") if path.is_file() and dot / "report" not in path.parents}
+    assert {path for path in after if not path.name.startswith("prefs.db-")} == before.keys()
+    assert all(path.read_bytes() == content for path, content in before.items()), "a run is only read"
+
+    with (dot / "progress.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    told = page.sections["verdict"]
+    assert words.headline(Run.load(dot)) in told
+    assert re.search(r"The agent (learned|learned a little|did not learn): true reward", told)
+    assert f"{float(last['episode_return']):.1f} true reward in training" in told
+    assert f"true reward {float(last['episode_return']):.1f} (last {float(last['episodes']):.0f} training" in told
+    assert f"{float(last['steps']):,.0f} agent steps" in told and f"{N_LABELS} labels" in told
+    assert f"{float(last['validation_accuracy']):.0%} of validation labels" in told
+
+    for name in SECTIONS:
+        assert name in page.sections
+    assert 'class="missing"' not in page.source.split('id="timing"')[0], "every part of this run is there"
+    assert "synthetic teacher answered" in page.sections["timing"]
+    assert "Pearson" in page.sections["correlation"] and "Spearman" in page.sections["correlation"]
+    assert "250 agent steps" in page.sections["episode"]
+    assert "--max_prefs 20 500" in re.sub(r"\s+", " ", page.sections["settings"]), "what differs from the default"
+    assert "--gamma" not in page.sections["settings"], "this one does not, for this environment"
+    assert "Christiano" not in page.sections["references"] and "mrahtz" in page.sections["references"]
+
+
+def test_the_page_is_one_file_that_loads_nothing(dot: Path) -> None:
+    page = page_of(dot)
+    assert len(page.images) > 20 and all(source.startswith("data:image/") for source in page.images)
+    assert len([source for source in page.images if source.startswith("data:image/gif")]) == 2 * model.GALLERY
+    assert not [name for name, value in page.attributes if name in ("href", "srcset", "action") or "://" in value]
+    assert not re.search(r"<(script|link|iframe|object)|@import|url\(", page.source)
+    assert len(page.source) < 3e6
+    assert "prefers-color-scheme: dark" in page.source and 'name="viewport"' in page.source
+    files = {path.name for path in (dot / "report").iterdir()}
+    listed = next(value for name, value in page.attributes if name == "content" and value.endswith(".png"))
+    assert files == {PAGE, *listed.split()} and "reward-steps.png" in files and "calibration.png" in files
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (dot / "report").glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "evaluations", "expected"),
+    [
+        (
+            [-0.6, 12.0, 19.0],
+            ["3480,2000,20,deterministic,10,21,1,15,24,250,0", "3480,2000,20,sampled,10,19.3,2,15,22,250,0"],
+            "The agent learned: evaluation 19.3 (10 episodes), before -0.6, from 20 labels in 58 minutes.",
+        ),
+        (
+            [-0.6, 12.0, 19.0],
+            ["9,0,12,sampled,10,1.5,2,0,3,250,0", "3480,2000,20,sampled,10,4,2,1,9,250,0"],
+            "The agent learned a little: evaluation 4.0 (10 episodes), before 1.5, from 20 labels in 58 minutes.",
+        ),
+        (
+            [-0.6, 12.0, 19.0],
+            ["9,0,12,sampled,10,1.5,2,0,3,250,0", "3480,2000,20,sampled,10,1.9,2,1,9,250,0"],
+            "The agent did not learn: evaluation 1.9 (10 episodes), before 1.5, from 20 labels in 58 minutes.",
+        ),
+        (
+            [-0.6, 12.0, 18.9],
+            [],
+            "The agent learned: true reward 18.9 (last 100 training episodes, no evaluation), before -0.6, "
+            "from 20 labels in 58 minutes.",
+        ),
+        ([math.nan, math.nan], [], "No episode has ended, so nothing is known about the true reward."),
+        ([], [], "The policy has not begun to learn, after 20 labels."),
+    ],
+)
+def test_the_verdict(dot: Path, rewards: list[float], evaluations: list[str], expected: str) -> None:
+    write_progress(dot, rewards)
+    if evaluations:
+        write_evaluations(dot, *evaluations)
+    assert words.headline(Run.load(dot)) == expected
+
+
+def test_what_counts_as_learned() -> None:
+    assert judge(-21, 19, 0.5, 1, 20.8) == "learned"
+    assert judge(-21, -7.5, 0.5, 4, 20.8) == "learned a little", "less than half the way"
+    assert judge(-21, -20.5, 0.3, 1, 20.8) == "did not learn", "within two standard errors"
+    assert judge(20.9, 20.8, 0.1, 1, 20.8) == "learned", "it was there already"
+    assert judge(10, 9, 0.1, 1, None) == "did not learn"
+    assert judge(10, 12, 0.1, 1, None) == "learned" and judge(10, 10.5, 0.1, 1, None) == "learned a little"
+    assert judge(10, 12, math.nan, math.nan, None) == "learned a little", "nobody knows what is much"
+    assert judge(math.nan, 12, 0.1, 1, None) == judge(1, math.nan, 0.1, 1, 2) == "unknown"
+
+
+def test_a_run_that_goes_on_is_told_so_and_left_alone(dot: Path) -> None:
+    write_progress(dot, [-0.6, 12.0, 19.0])
+    with (dot / "progress.csv").open("a") as file:
+        file.write("3490,30")  # a row that is being written
+    folder = RunFolder(dot)
+    store = PrefDB.open(dot / "prefs.db")
+    try:
+        assert in_use(dot)
+        first = next(iter(store.answers()))
+        pair = Comparison(store.segment(first.a), store.segment(first.b), flip=False)
+        store.add_answer(pair, Choice.EQUAL, teacher="synthetic", supersedes=first.seq)
+        told = page_of(dot).sections["verdict"]
+        assert "Still running, 2,000 of 4,000 agent steps. The agent has learned so far: true reward 19.0" in told
+        assert store.undo_last("synthetic") is not None, "the run can go on writing"
+    finally:
+        store.close()
+        folder.close()
+    assert not in_use(dot)
+    RunFolder(dot).close()  # nobody else holds it
+
+
+def test_a_run_that_was_stopped_by_an_error(dot: Path) -> None:
+    with (dot / "log.txt").open("a") as file:
+        file.write("2026-01-01 00:00:00,000 INFO command: run.py --resume dot\n")
+        file.write("2026-01-01 00:00:01,000 ERROR the a2c process was killed by SIGKILL\n")
+    told = page_of(dot).sections["verdict"]
+    assert "Stopped before its end" in told and "It ended with an error: the a2c process was killed" in told
+
+
+def test_names_are_escaped(dot: Path) -> None:
+    strange = dot.rename(dot.with_name("<b>a&b"))
+    page = page_of(strange)
+    assert "<b>a&b" in page.sections["verdict"] and "<b>a" not in page.source
+
+
+# -- parts that are missing --------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_true_rewards(tmp_path: Path) -> None:
+    page = page_of(train(tmp_path, "true", mode="train_policy_with_original_rewards"))
+    assert "from the true reward in" in page.sections["verdict"]
+    for name in ("predictor", "calibration", "correlation", "gallery", "timing"):
+        assert "learned from the true reward, so it has no" in page.sections[name]
+    assert "No labels were used" in page.sections["reward"]
+    assert "no predicted reward is drawn" in page.sections["episode"]
+    files = {path.name for path in (tmp_path / "true" / "report").glob("*.png")}
+    assert files == {"reward-steps.png", "episode.png", "speed.png", "speed-parts.png"}
+
+
+def test_runs_without_a_policy(tmp_path: Path) -> None:
+    labels = train(tmp_path, "labels", mode="gather_initial_prefs")
+    page = page_of(labels)
+    assert "12 labels gathered" in page.sections["verdict"]
+    for name in ("reward", "episode", "speed"):
+        assert "No policy is trained by this command." in page.sections[name]
+    assert "no checkpoint of the reward predictor" in page.sections["correlation"]
+    loading = ("--load_prefs_dir", str(labels))
+    predictor = page_of(train(tmp_path, "predictor", *loading, mode="pretrain_reward_predictor"))
+    assert "had 12 labels to learn from" in predictor.sections["verdict"]
+    assert "Pearson" in predictor.sections["correlation"]
+
+
+def test_what_is_missing_is_explained_and_the_rest_appears(dot: Path) -> None:
+    for name in ("policy", "reward_predictor", "events"):
+        shutil.rmtree(dot / name)
+    for name in ("log.txt", "lock", "curves.png"):
+        (dot / name).unlink()
+    page = page_of(dot)
+    reasons = {
+        "predictor": "none was trained (yet)",
+        "calibration": "no checkpoint of the reward predictor",
+        "correlation": "no checkpoint of the reward predictor",
+        "gallery": "no checkpoint of the reward predictor",
+        "episode": "no checkpoint of the policy",
+        "speed": "No speed has been measured",
+    }
+    for name, reason in reasons.items():
+        assert reason in page.sections[name]
+    assert (dot / "report" / "reward-steps.png").exists() and "--max_prefs" in page.sections["settings"]
+
+    (dot / "prefs.db").write_bytes(b"damaged")
+    (dot / "policy").mkdir()
+    (dot / "policy" / "step-000000000001.pt").write_bytes(b"damaged")
+    (dot / "progress.csv").unlink()
+    page = page_of(dot)
+    assert "damaged" in page.sections["episode"] and "prefs.db" in page.sections["calibration"]
+    assert "No episode has ended yet" in page.sections["reward"]
+
+
+def test_settings_of_another_version(dot: Path) -> None:
+    path = dot / "config.json"
+    path.write_text(path.read_text().replace('"lr":', '"learning_speed":'))
+    page = page_of(dot)
+    assert "another version" in page.sections["settings"] and "Pearson" in page.sections["correlation"]
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "empty", "damaged", "incomplete", "file", "none"])
+def test_what_is_no_run_is_one_sentence(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / kind
+    if kind in ("empty", "damaged", "incomplete"):
+        folder.mkdir()
+    if kind in ("damaged", "incomplete"):
+        (folder / "config.json").write_text('{"config": {"mode": "x"}}' if kind == "incomplete" else "{")
+    if kind == "file":
+        folder.write_text("")
+    assert report(*([] if kind == "none" else [folder])) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("run.py: ") and len(error.splitlines()) == 1
+    assert not (folder / "report").exists()
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_one_experiment_with_its_spread(seeds: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = (shutil.copytree(folder, tmp_path / folder.name) for folder in seeds)
+    write_progress(first, [-1.0, 5.0, 18.0])
+    write_progress(second, [1.0, 7.0, 20.0])
+    output = tmp_path / "both"
+    assert report(first, second, first, "--output", output) == 0
+    page = Page(output / PAGE)
+    sentence = "2 of 2 runs learned: true reward 19.0 (lowest 18.0, highest 20.0), before 0.0, from 20 labels each."
+    assert sentence in page.sections["verdict"]
+    assert page.sections["runs"].count("seed0") == 1 and "seed1" in page.sections["runs"]
+    assert f"{DOT}: seed0, seed 0, the middle one of 2" in page.sections["run"]
+    assert f"run.py report {second}" in page.sections["others"]
+    assert len(page.source) < 3e6
+
+    (group,) = experiments([Run.load(first), Run.load(second)])
+    common = over_seeds([member.curve("steps") for member in group.runs])
+    assert common is not None
+    grid, values = common
+    assert grid[0] == 0 and grid[-1] == 2000
+    assert values[0, 0] == -1 and values[1, -1] == 20 and np.allclose(values[1] - values[0], 2)
+
+
+def test_different_experiments_stand_apart(seeds: tuple[Path, Path], tmp_path: Path) -> None:
+    other = train(tmp_path, "other", "--lr", "0.001")
+    true = train(tmp_path, "true", mode="train_policy_with_original_rewards")
+    loaded = [Run.load(path) for path in (*seeds, other, true)]
+    groups = experiments(loaded)
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    assert [group.name for group in groups] == [
+        "A: preferences, lr 0.003",
+        "B: preferences, lr 0.001",
+        "C: true reward, lr 0.003",
+    ]
+    assert report(*seeds, other, true, "--output", tmp_path / "all") == 0
+    page = Page(tmp_path / "all" / PAGE)
+    assert page.source.count("<h1>") == 3 and "A: preferences, lr 0.003. " in page.sections["verdict"]
+    assert "--lr 0.003 0.001 0.003" in re.sub(r"\s+", " ", page.sections["runs"])
+    assert {"predictor-1", "predictor-2", "predictor-3"} <= page.sections.keys()
+    assert len(page.source) < 3e6
+
+
+def test_curves_of_seeds_meet_on_a_common_grid() -> None:
+    a = (np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 20.0]))
+    b = (np.array([5.0, 15.0]), np.array([1.0, 3.0]))
+    common = over_seeds([a, b])
+    assert common is not None
+    grid, values = common
+    assert grid[0] == 5 and grid[-1] == 15 and np.allclose(values[0], grid) and values[1, -1] == 3
+    assert over_seeds([a]) is None
+    assert over_seeds([a, (np.array([30.0, 40.0]), np.array([0.0, 0.0]))]) is None, "nothing in common"
+
+
+def test_a_resumed_run_counts_its_newest_values() -> None:
+    x, y = newest_values(np.array([0.0, 0, 10, 20, 10, 30]), np.array([np.nan, 1, 2, 3, 4, 5]))
+    assert x.tolist() == [0, 10, 30] and y.tolist() == [1, 4, 5]
+
+
+def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3\n5,6\n7,8")
+    assert read_rows(tmp_path / "a.csv") == [{"x": "1", "y": "2"}, {"x": "5", "y": "6"}]
+    assert read_rows(tmp_path / "b.csv") == []
+
+
+# -- where it is written -----------------------------------------------------------------------------------------------
+
+
+def test_only_a_report_is_overwritten(dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page_of(dot)
+    shutil.rmtree(dot / "reward_predictor")
+    page_of(dot)
+    files = {path.name for path in (dot / "report").iterdir()}
+    assert "reward-steps.png" in files and "calibration.png" not in files, "a figure of the old report is no more"
+
+    (dot / "report" / "calibration.png").write_bytes(b"mine")
+    shutil.copytree(dot.parent / "dot" / "policy", tmp_path / "mine")
+    (tmp_path / "file").write_text("mine")
+    assert report(dot, "--output", tmp_path / "mine") == 2
+    assert report(dot, "--output", tmp_path / "file") == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 2 and "holds other files than a report" in errors[0] and "is a file" in errors[1]
+    assert (tmp_path / "file").read_text() == "mine"
+    page_of(dot)
+    assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
+
+
+def test_a_figure_of_somebody_else_is_not_overwritten(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move(dot / "reward_predictor", dot / "away")
+    page = page_of(dot).source
+    shutil.move(dot / "away", dot / "reward_predictor")
+    (dot / "report" / "calibration.png").write_bytes(b"mine")
+    assert report(dot) == 2
+    assert "calibration.png is not of a report" in capsys.readouterr().err
+    assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
+    assert (dot / "report" / PAGE).read_text() == page
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def test_calibration_bins() -> None:
+    edges = np.array([0.0, 0.5, 1.0])
+    bins = model.calibration(np.array([0.1, 0.3, 0.5, 1.0, 0.9]), np.array([0.0, 1, 1, 0.5, 0]), edges)
+    assert [(b.count, b.predicted, b.observed) for b in bins] == [
+        (2, pytest.approx(0.2), 0.5),
+        (3, pytest.approx(0.8), 0.5),
+    ]
+    assert model.calibration_error(bins) == pytest.approx((2 * 0.3 + 3 * 0.3) / 5)
+    assert len(model.calibration(np.array([0.2]), np.array([1.0]), edges)) == 1, "empty bins are left out"
+    edge = np.array([0.05, 0.95])  # what the loss can say at most
+    assert sum(b.count for b in model.calibration(edge, edge, model.CALIBRATION_EDGES)) == 2
+
+
+def test_correlations() -> None:
+    x, y = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
+    assert model.ranks(np.array([10.0, 5, 10, 1])).tolist() == [3.5, 2, 3.5, 1]
+    assert model.pearson(x, 2 * x + 1) == pytest.approx(1) and model.pearson(x, -x) == pytest.approx(-1)
+    assert model.pearson(x, y) == pytest.approx(151 / math.sqrt(5 * 6849))  # by hand
+    assert model.spearman(x, y) == pytest.approx(1)
+    assert model.spearman(np.array([1.0, 2, 2, 3]), np.array([1.0, 3, 2, 4])) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert math.isnan(model.pearson(x, np.ones(4))) and math.isnan(model.spearman(np.ones(4), x))
+    assert math.isnan(model.pearson(x[:1], y[:1]))
+
+
+def test_probabilities_are_those_of_the_loss(dot: Path) -> None:
+    probabilities, answers = model.label_probabilities(Run.load(dot))
+    predictor = model.predictor_of(Run.load(dot))
+    with model.store(Run.load(dot)) as db:
+        labels = [label for label in db.labels() if label.validation]
+        pairs = [TrainingPair(label, db.stored_segment(label.a), db.stored_segment(label.b), (1,)) for label in labels]
+        batch = PairBatch.decode(pairs, predictor.n_frames)
+    with torch.inference_mode():
+        losses = preference_loss(*batch.returns(predictor(batch.observations, batch.actions)), batch.mu)[0].numpy()
+    ours = -(answers * np.log(probabilities) + (1 - answers) * np.log(1 - probabilities))
+    assert len(labels) > 0 and np.allclose(ours, losses, atol=1e-4)
+
+
+def test_returns_of_segments_are_those_that_the_policy_gets(dot: Path) -> None:
+    loaded = Run.load(dot)
+    scored = model.scored_segments(loaded)
+    predictor = model.predictor_of(loaded)
+    assert len(scored.ids) == scored.n_stored == len(set(scored.ids)) > model.SEGMENTS_PER_BATCH
+    with model.store(loaded) as db:
+        for i in (0, len(scored.ids) - 1):
+            segment = db.segment(scored.ids[i])
+            assert scored.true[i] == segment.rewards.sum()
+            expected = predictor.reward(segment.stacked().copy(), segment.actions).sum()
+            assert scored.predicted[i] == pytest.approx(expected, abs=1e-3)
+    liked, disliked = model.gallery(loaded, scored)
+    assert liked[0].predicted == scored.predicted.max() and disliked[0].predicted == scored.predicted.min()
+    assert len(liked) == len(disliked) == model.GALLERY and liked[0].frames.shape[1:] == (84, 84, 3)
+
+
+def test_the_time_that_people_take(dot: Path) -> None:
+    with pytest.raises(Missing, match="synthetic teacher"):
+        model.answer_seconds(Run.load(dot))
+    db = PrefDB.open(dot / "prefs.db")
+    segments = list(db.segments())
+    for i, seconds in enumerate((3.0, 4.0, 9.0, 50.0)):
+        pair = Comparison(segments[0], segments[i + 1], flip=False)
+        db.add_answer(pair, Choice.A, teacher="person", shown_at=1000.0, answered_at=1000.0 + seconds)
+    assert db.undo_last("person") is not None
+    db.close()
+    assert model.answer_seconds(Run.load(dot)).tolist() == [3, 4, 9]
+    assert "3 answers: median 4.0 s" in page_of(dot).sections["timing"]
+
+
+def test_every_reference_says_where_it_is_from() -> None:
+    for env_id, references in REFERENCES.items():
+        assert all(len(reference.source) > 10 for reference in references)
+        assert sum(reference.is_target for reference in references) <= 1
+        assert not [r for r in references if r.is_target and r.not_comparable], env_id
+    mark = target("CartPole-v1")
+    assert mark is not None and mark.reward == 475, "Gymnasium's own"
+    assert target("EnduroNoFrameskip-v4") is None, "its episodes are shorter here"
