@@ -80,7 +80,7 @@ class PolicyWorker:
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
-        self._load(resume)
+        returns = self._load(resume)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
         torch.cuda.manual_seed(env_seed)  # and on a card with other actions; without one this does nothing
         n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
@@ -88,6 +88,7 @@ class PolicyWorker:
         self.runner = Runner(
             env, self.info, self.policy, config.n_steps, env_seed, watch=n_watched > 0, record=render_episodes
         )
+        self.runner.finished_returns.extend(returns)
         self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._writer: Any = None
@@ -286,22 +287,28 @@ class PolicyWorker:
             },
         )
 
-    def _load(self, resume: bool) -> None:
-        """Goes on from this run's newest checkpoint, or starts from the weights of another run."""
+    def _load(self, resume: bool) -> list[float]:
+        """Goes on from this run's newest checkpoint, or starts from the weights of another run.
+
+        Returns the rewards of the newest episodes before, so that their mean goes on too.
+        """
         own = self.run_dir / "policy"
         if resume and checkpoint.list_checkpoints(own):
             path = checkpoint.find(own, "policy")
         elif self.config.load_policy_ckpt_dir:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
-            return
+            return []
         state = checkpoint.load(path, kind="policy", env_id=self.info.env_id)
         checkpoint.fill(self.policy, state["weights"], path)
-        if path.parent == own:
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.steps, self.updates = state["step"], state["updates"]
-            self.channels.agent_steps.value = self.steps
-            torch.set_rng_state(state["random"])
+        if path.parent != own:
+            return []
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps, self.updates = state["step"], state["updates"]
+        self.channels.agent_steps.value = self.steps
+        torch.set_rng_state(state["random"])
+        returns: list[float] = state["finished_returns"]
+        return returns
 
     def close(self) -> None:
         """Checkpoints what was learned and ends the environments."""

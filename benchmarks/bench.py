@@ -35,6 +35,7 @@ from reward_predictor import PredictorConfig
 from run_folder import PACKAGES, git_revision, machine
 
 ROOT = Path(__file__).resolve().parent.parent
+REVISION = git_revision()  # before any result of ours changes the tree
 RESULTS = ROOT / "results"
 TRIALS = ROOT / "runs"  # what --quick and --only write must not replace whole results
 PEERS = ROOT / "benchmarks" / "peers"
@@ -225,7 +226,7 @@ def _summary(readings: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def _write(path: Path, settings: dict[str, Any], result: dict[str, Any]) -> None:
     """Records a result with what it depends on."""
     versions = {name: metadata.version(name) for name in PACKAGES}
-    about = {"settings": settings, "machine": machine(), "versions": versions, "git_revision": git_revision()}
+    about = {"settings": settings, "machine": machine(), "versions": versions, "git_revision": REVISION}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**about, **result}, indent=2) + "\n")
 
@@ -297,10 +298,11 @@ def readme() -> None:
     """Writes the table of results/bench.json into README.md."""
     result = json.loads((RESULTS / "bench.json").read_text())
     measurements = result["measurements"]
-    about = result["machine"]
+    about, readings = result["machine"], [len(measurement["readings"]) for measurement in measurements.values()]
+    n_readings = "/".join(str(n) for n in sorted({min(readings), max(readings)}))
     note = (
         f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}; commit "
-        f"{result['git_revision'][:12]}; {result['settings']['rounds']} rounds. The bound is the speed of a run that "
+        f"{result['git_revision'][:12]}; {n_readings} readings of each. The bound is the speed of a run that "
         "spends no time but in its parts, one after another, at the speeds above; its time would go to:"
     )
     tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))

@@ -127,7 +127,7 @@ def _values(rows: list[dict[str, str]], name: str) -> list[float]:
 def _reached(rows: list[dict[str, str]], threshold: float) -> dict[str, float] | None:
     """When the mean reward of the last 100 episodes first was that much; None if it never was."""
     for row in rows:
-        if row["episode_return"] not in ("", "nan") and float(row["episode_return"]) >= threshold:
+        if float(row["episodes"]) >= 100 and float(row["episode_return"]) >= threshold:
             return {"agent_steps": float(row["steps"]), "seconds": float(row["seconds"])}
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import signal
@@ -295,6 +296,8 @@ def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
     assert policy_steps(folder) >= steps + 3000, "it goes on from the checkpoint"
     kept = answers(folder)
     assert kept[: len(stored)] == stored and len({row[0] for row in kept}) == len(kept)
+    rewards = [float(row["episode_return"]) for row in progress(folder) if float(row["steps"]) > steps]
+    assert not any(math.isnan(reward) for reward in rewards), "and from the episodes before it"
     seconds = [float(row["seconds"]) for row in progress(folder)]
     assert seconds == sorted(seconds), "the time of both parts adds up"
 
