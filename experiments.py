@@ -77,7 +77,9 @@ def reproduce(
     log_dir: str = "runs",
     at_once: int = max(1, n_cores() // CORES_PER_RUN),
 ) -> int:
-    """Carries out a named experiment on seeds 0, 1, ...; what is done stays done, what was stopped goes on.
+    """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
+
+    What is done stays done, and what was stopped goes on.
 
     Args:
         name: the experiment; without one they are listed.
@@ -114,6 +116,9 @@ def reproduce(
             raise
     if failed:
         raise UserError(f"seed {', '.join(failed)} did not finish; the same command carries on with it.")
+    import report  # slow to import, for its figures
+
+    report.report_command([*map(str, runs), "--output", str(Path(log_dir) / f"{name}-report")])
     return 0
 
 

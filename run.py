@@ -9,7 +9,6 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import logging
 import os
@@ -349,13 +348,7 @@ def try_teacher(config: RunConfig) -> None:
         return
     segment = random_segment(config.env_id, config.seed)
     if segment is not None:
-        half = (len(segment) + 1) // 2
-        shorter = dataclasses.replace(
-            segment,
-            observations=segment.observations[: half + segment.stack - 1],
-            actions=segment.actions[:half],
-            rewards=segment.rewards[:half],
-        )
+        shorter = segment.crop(0, (len(segment) + 1) // 2)
         teacher.poll(Comparison(segment, shorter, flip=False))
 
 

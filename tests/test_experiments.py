@@ -36,6 +36,7 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
     runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
     assert all(is_done(run) for run in runs)
+    assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text()
     output = capfd.readouterr().out
     assert "seed 0: Finished." in output and "seed 1: Finished." in output
     checkpoints = sorted((runs[1] / "policy").glob("step-*.pt"))
