@@ -615,7 +615,11 @@ class Trainer:
             self.board.publish(self.predictor)
 
     def close(self) -> None:
-        """Checkpoints what was learned, and says where it stands: its last report may be a second old."""
+        """Measures and checkpoints what was learned; the summary of the run is about that."""
+        self._receive()
+        if self.batches:
+            self._settle()
+            self._measure()
         self.channels.reports.put(Report("reward predictor", self.status()))
         if self.batches:
             self.save()
