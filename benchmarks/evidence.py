@@ -65,6 +65,16 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> 
     }
     thresholds = THRESHOLDS.get(config["config"]["env_id"], ())
     figures["reached"] = {f"{threshold:g}": _reached(training, threshold) for threshold in thresholds}
+    evaluations = run / "evaluations.csv"
+    if evaluations.exists():
+        shutil.copy(evaluations, RESULTS / f"{name}_evaluations.csv")
+        with evaluations.open(newline="") as file:
+            evaluated = list(csv.DictReader(file))
+        figures["evaluation"] = {row["policy"]: float(row["mean"]) for row in evaluated[-2:]}
+        figures["evaluation"] |= {
+            "agent_steps": int(evaluated[-1]["steps"]),
+            "seconds": float(evaluated[-1]["seconds"]),
+        }
     config["command"] = ["python", "run.py", *config["command"][1:]]
     keep = ("command", "started", "git_revision", "machine", "versions", "config")
     RESULTS.mkdir(exist_ok=True)
@@ -99,6 +109,9 @@ def readme() -> None:
         for threshold, reached in f.get("reached", {}).items():
             when = f"{reached['agent_steps']:,.0f} | {reached['seconds'] / 60:.0f}" if reached else "not reached |"
             times.append(f"| {path.stem} | {threshold} | {when} |")
+        if last := f.get("evaluation"):
+            scores = f"evaluation: {last['deterministic']:.1f} deterministic, {last['sampled']:.1f} sampled"
+            times.append(f"| {path.stem} | {scores} | {last['agent_steps']:,} | {last['seconds'] / 60:.0f} |")
         machine = result["machine"]
         machines.add(f"{machine['processor']}, Python {machine['python']}")
         if "note" in result:
