@@ -4,8 +4,8 @@
 PYTHON ?=
 PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PIPENV_VERSION := 2026.10.3
-# Debian's names of what the tests of the clip window use: an X server, software OpenGL, a keyboard.
-WINDOW_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa xdotool imagemagick
+# Debian's names of what the tests of windows use: an X server, software OpenGL, a keyboard; and a browser for the page.
+TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa xdotool imagemagick chromium
 DEMO := train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
 # .venv holds the project's packages; pipenv and what it needs stay apart from them in .tools.
@@ -13,7 +13,7 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
 LOG := .tools/setup.log
 
-.PHONY: help setup demo test check format bench window-packages
+.PHONY: help setup demo test check format bench test-packages
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -25,9 +25,10 @@ demo: $(READY) ## teach the moving dot from a synthetic teacher's preferences, w
 	@$(VENV_PYTHON) run.py $(DEMO) --run_name "demo-$$(date +%Y%m%d-%H%M%S)"
 
 test: $(READY) ## run the tests
-	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null || { \
-	    echo "Xvfb, xdotool or ImageMagick is missing, so the window tests will be skipped; on Debian they want:"; \
-	    echo "    apt-get install $(WINDOW_PACKAGES)"; }
+	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null \
+	    && command -v chromium >/dev/null || { \
+	    echo "Xvfb, xdotool, ImageMagick or Chromium is missing, so the tests that need it will be skipped; on Debian:"; \
+	    echo "    apt-get install $(TEST_PACKAGES)"; }
 	@$(VENV_PYTHON) -m pytest
 
 check: $(READY) ## check lint, formatting and types
@@ -42,8 +43,8 @@ format: $(READY) ## format the code and sort its imports
 bench: $(READY) ## measure speed and memory, beside other implementations (about an hour; installs those)
 	@$(VENV_PYTHON) benchmarks/bench.py --peers
 
-window-packages:
-	@echo $(WINDOW_PACKAGES)
+test-packages:
+	@echo $(TEST_PACKAGES)
 
 # The stamp is written last and lives in .venv, which is always built anew: an interrupted set-up is never taken
 # for a finished one. PIP_CONSTRAINT is relative because pip splits it at spaces, which a folder's name may hold.

@@ -106,13 +106,19 @@ class WeightsBoard:
 
 
 class StopFlag:
-    """Tells every process to leave. It has no lock, which a process killed at the wrong moment would keep for ever."""
+    """Tells every process to leave, or one to wait.
+
+    It has no lock, which a process killed at the wrong moment would keep for ever.
+    """
 
     def __init__(self, context: SpawnContext | None) -> None:
         self._value: Any = context.RawValue(ctypes.c_bool, False) if context else ctypes.c_bool(False)
 
     def set(self) -> None:
         self._value.value = True
+
+    def clear(self) -> None:
+        self._value.value = False
 
     def is_set(self) -> bool:
         return bool(self._value.value)
@@ -177,6 +183,7 @@ class Channels:
     reports: Any  # Queue[Report | Failure], children -> main
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: StopFlag  # finish the step, checkpoint, leave
+    pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
     context: SpawnContext | None = field(repr=False)  # None: everything runs in this process
@@ -190,6 +197,7 @@ class Channels:
                 queue.Queue(),
                 queue.Queue(1),
                 StopFlag(None),
+                StopFlag(None),
                 ctypes.c_int64(0),
                 ProcessorTurns(None),
                 None,
@@ -200,6 +208,7 @@ class Channels:
             context.Queue(LABEL_QUEUE_SIZE),
             context.Queue(),
             context.Queue(1),
+            StopFlag(context),
             StopFlag(context),
             context.RawValue(ctypes.c_int64, 0),
             ProcessorTurns(context if take_turns else None),

@@ -19,6 +19,7 @@ from processes import UserError
 from reward_predictor import PredictorConfig
 from run_folder import read_config
 from teachers import check_name
+from web import PageConfig
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -27,6 +28,7 @@ Mode = Literal[
     "pretrain_reward_predictor",
 ]
 MODES: tuple[str, ...] = get_args(Mode)
+INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class RunConfig:
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
     predictor: tyro.conf.OmitArgPrefixes[PredictorConfig] = field(default_factory=PredictorConfig)
     policy: tyro.conf.OmitArgPrefixes[PolicyConfig] = field(default_factory=PolicyConfig)
+    page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
 
     @property
     def uses_preferences(self) -> bool:
@@ -91,6 +94,7 @@ class RunConfig:
                 "prefs": PrefsConfig(**values["prefs"]),
                 "predictor": PredictorConfig(**values["predictor"]),
                 "policy": PolicyConfig(**values["policy"]),
+                "page": PageConfig(**values.get("page", {})),
             }
             return cls(**{**values, **parts})
         except (TypeError, KeyError) as error:
@@ -146,9 +150,12 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
 
 def defaults_for(first: RunConfig, *, asks_for_labels: bool) -> RunConfig:
     """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
-    tuned = dict(env_info(first.env_id).tuned)
+    info = env_info(first.env_id)
+    tuned = dict(info.tuned)
+    if info.kind == "vector" and asks_for_labels:
+        tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
     algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
-    values: dict[str, Any] = {**tuned, "algo": algo}
+    values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo == "ppo" and "algo" not in tuned:  # what was tuned was A2C
         values |= PPO_DEFAULTS
     if first.policy.load_policy_ckpt_dir:
@@ -201,6 +208,7 @@ def validate(config: RunConfig) -> None:
         "n_initial_prefs": (prefs.n_initial_prefs, 0),
         "max_prefs": (prefs.max_prefs, 0),
         "max_segs": (prefs.max_segs, 2),
+        "clip_steps": (prefs.clip_steps, 1),
         "seed": (config.seed, 0),
         "teacher_equal": (0.0 if prefs.teacher_equal is None else prefs.teacher_equal, 0),
     }
@@ -216,6 +224,13 @@ def validate(config: RunConfig) -> None:
     for name, number in positive.items():
         if not 0 < number < float("inf"):
             raise UserError(f"--{name} must be a number above 0, not {number}.")
+    if not 0 <= prefs.teacher_end_penalty < float("inf"):
+        raise UserError(f"--teacher_end_penalty must be a number of 0 or more, not {prefs.teacher_end_penalty}.")
+    if prefs.teacher_end_penalty and ":" in prefs.teacher:
+        raise UserError(
+            "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
+            "whose place the function takes."
+        )
     if not 0 <= policy.eval_interval_million_timesteps < float("inf"):
         raise UserError(
             "--eval_interval_million_timesteps must be a number above 0, or 0 for no evaluations, not "
@@ -235,16 +250,29 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--dropout must be at least 0 and below 1, not {predictor.dropout}.")
     if predictor.l2 != "adaptive" and not 0 <= predictor.l2 < float("inf"):
         raise UserError(f"--l2 must be 'adaptive' or a number of 0 or more, not {predictor.l2}.")
-    length = env_info(config.env_id).segment_length
-    if predictor.crop_steps >= length:
-        raise UserError(f"--crop_steps must be below the {length} steps of a clip, not {predictor.crop_steps}.")
+    if isinstance(prefs.wait_for_labels, float) and not 0 <= prefs.wait_for_labels <= 1:
+        raise UserError(
+            f"--wait_for_labels must be never, initial or a share from 0 to 1, not {prefs.wait_for_labels}."
+        )
+    if predictor.crop_steps >= prefs.clip_steps:
+        raise UserError(
+            f"--crop_steps must be below the {prefs.clip_steps} steps of a clip, not {predictor.crop_steps}."
+        )
+    if predictor.reward_target == "true_return" and (not prefs.synthetic_prefs or ":" in prefs.teacher):
+        raise UserError(
+            "--reward_target true_return needs the true reward as its teacher; give --synthetic_prefs, and no function "
+            "as --teacher."
+        )
     if policy.n_envs * policy.n_steps < policy.ppo_minibatches and policy.algo == "ppo":
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
         raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
+    if policy.demonstrations and policy.load_policy_ckpt_dir:
+        raise UserError("--demonstrations and --load_policy_ckpt_dir both say what the policy starts from; give one.")
     check_name(prefs.teacher)
+    config.page.check()
     _validate_stages(config)
 
 

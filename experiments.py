@@ -48,7 +48,9 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 
 
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
-ABLATED = _with_labels(PONG, 5500, *_quick(5))  # of figure 6
+# The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
+RANDOM_QUERIES = _with_labels(PONG, 5500, *_quick(5))
+ORIGINAL = (*RANDOM_QUERIES, "--query_selection", "disagreement")
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(5))),
@@ -59,14 +61,24 @@ EXPERIMENTS = {
     "pong-paper": Experiment("Pong, 5,500 labels, all as in the paper", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
     "enduro": Experiment("Enduro, 5,500 labels", _with_labels("EnduroNoFrameskip-v4", 5500, *_quick(10))),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
-    "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ABLATED),
-    "ablation-disagreement": Experiment(
-        "Pong, asked where the ensemble disagrees", (*ABLATED, "--query_selection", "disagreement")
+    "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
+    "ablation-random-queries": Experiment("Pong, any pair is asked about", RANDOM_QUERIES),
+    "ablation-no-ensemble": Experiment(
+        "Pong, one predictor in place of three, and so any pair", (*RANDOM_QUERIES, "--ensemble_size", "1")
     ),
-    "ablation-no-ensemble": Experiment("Pong, one predictor in place of three", (*ABLATED, "--ensemble_size", "1")),
-    "ablation-offline": Experiment(
-        "Pong, all labels asked for before the policy learns",
+    "ablation-no-l2": Experiment("Pong, no L2: the paper's 'no regularization'", (*ORIGINAL, "--l2", "0")),
+    "ablation-no-regularisation": Experiment(
+        "Pong, neither L2 nor dropout nor batch norm", (*ORIGINAL, "--l2", "0", "--dropout", "0", "--no_batchnorm")
+    ),
+    "ablation-no-online-queries": Experiment(
+        "Pong, all 5,000 labels asked for before the policy learns",
         _with_labels(PONG, 5000, *_quick(5), "--n_initial_prefs", "5000"),
+    ),
+    "ablation-target": Experiment(
+        "Pong, the predictor fitted to the clips' true returns", (*ORIGINAL, "--reward_target", "true_return")
+    ),
+    "ablation-no-segments": Experiment(
+        "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
     ),
 }
 

@@ -106,36 +106,25 @@ def orthogonal_(layer: nn.Module, gain: float) -> None:
         nn.init.zeros_(layer.bias)
 
 
-class NatureCNN(nn.Module):
-    """The convolutional network of Mnih et al. 2015, the paper's policy network on Atari (appendix A.2).
+class PixelReader(nn.Module):
+    """uint8 (B, C, H, W) -> numbers for convolutions: from 0 to 1, or once `normalise` was called relative to a mean.
 
-    Shape: uint8 (B, 4, 84, 84) -> (B, 512).
+    Most of a picture never changes. Read as it is, it drowns the few pixels that do, such as Pong's ball; relative to
+    the mean picture they are all that is left.
     """
 
-    n_features = 512
     least_std = 0.1  # of the range of a pixel; those that seldom change would weigh too much
     shift: Tensor
     gain: Tensor
 
-    def __init__(self, n_channels: int) -> None:
+    def __init__(self, n_channels: int, height: int = 84, width: int = 84) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(n_channels, 32, 8, stride=4)
-        self.conv2 = nn.Conv2d(32, 64, 4, stride=2)
-        self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
-        self.fc = nn.Linear(64 * 7 * 7, self.n_features)
-        shape = (1, n_channels, 84, 84)
+        shape = (1, n_channels, height, width)
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("gain", torch.full(shape, 1 / 255))
-        for layer in (self.conv1, self.conv2, self.conv3, self.fc):
-            orthogonal_(layer, math.sqrt(2))
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        normalised = torch.addcmul(self.shift, converted(pixels, self.conv1.weight.dtype), self.gain)
-        x = F.relu(self.conv1(normalised))  # (B, 32, 20, 20)
-        x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
-        x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
-        return F.relu(self.fc(x.flatten(1)))
+    def forward(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
+        return torch.addcmul(self.shift.to(dtype), converted(pixels, dtype), self.gain.to(dtype))
 
     @torch.no_grad()
     def normalise(self, mean: Tensor, std: Tensor) -> None:
@@ -143,6 +132,32 @@ class NatureCNN(nn.Module):
         gain = 1 / std.clamp(min=255 * self.least_std)
         self.gain.copy_(gain.expand_as(self.gain))
         self.shift.copy_((-mean * gain).expand_as(self.shift))
+
+
+class NatureCNN(nn.Module):
+    """The convolutional network of Mnih et al. 2015, the paper's policy network on Atari (appendix A.2).
+
+    Shape: uint8 (B, 4, 84, 84) -> (B, 512).
+    """
+
+    n_features = 512
+
+    def __init__(self, n_channels: int) -> None:
+        super().__init__()
+        self.reader = PixelReader(n_channels)
+        self.conv1 = nn.Conv2d(n_channels, 32, 8, stride=4)
+        self.conv2 = nn.Conv2d(32, 64, 4, stride=2)
+        self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
+        self.fc = nn.Linear(64 * 7 * 7, self.n_features)
+        for layer in (self.conv1, self.conv2, self.conv3, self.fc):
+            orthogonal_(layer, math.sqrt(2))
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = F.relu(self.conv1(self.reader(pixels, self.conv1.weight.dtype)))  # (B, 32, 20, 20)
+        x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
+        x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
+        return F.relu(self.fc(x.flatten(1)))
 
 
 class RewardCNN(nn.Module):
@@ -157,6 +172,7 @@ class RewardCNN(nn.Module):
     def __init__(self, n_channels: int, n_members: int, *, batchnorm: bool, dropout: float) -> None:
         super().__init__()
         self.n_members, width = n_members, 16 * n_members
+        self.reader = PixelReader(n_channels)
         shapes = ((n_channels, 7, 3), (width, 5, 2), (width, 3, 1), (width, 3, 1))  # inputs, kernel, stride
         self.convs = nn.ModuleList(
             # All members read the same picture; from then on each has filters of its own.
@@ -172,7 +188,7 @@ class RewardCNN(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         device = pixels.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-        x = converted(pixels, dtype).mul_(1 / 255)
+        x = self.reader(pixels, dtype)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # (B, 16 * members, ...) 26, 11, 9, 7
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)

@@ -23,65 +23,24 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-APPLICATION_ID = 0x64726C70  # "drlp": tells our files from other SQLite files
-SCHEMA_VERSION = 1
+from pref_schema import APPLICATION_ID, SCHEMA_VERSION, migrate
+
 BUSY_SECONDS = 10.0
 ZSTD_LEVEL = 3  # 84x84 segments: 1-8 kB in 0.1 ms; level 6 saves 5-15 % for three times the time
 VALIDATION_FRACTION = 1 / 5
 VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
 VIEW_MAGIC = b"DRV1"
 
-# Times are unix seconds (UTC). A choice and the side are kept as segment ids, so that they mean the same
-# whichever way round the pair was passed. comparison.segment_a and segment_b: as the pair was first asked.
-SCHEMA = f"""
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE segment (
-    number INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    length INTEGER NOT NULL,
-    stack INTEGER NOT NULL,
-    policy_step INTEGER NOT NULL,
-    seed INTEGER NOT NULL,
-    fps REAL NOT NULL,
-    layout TEXT NOT NULL,  -- JSON: name -> [dtype, shape], in the order in which the arrays follow each other
-    arrays BLOB NOT NULL,  -- zstd of those arrays' bytes
-    view BLOB              -- colour clip for people, see encode_frames
-);
-CREATE TABLE comparison (
-    id TEXT PRIMARY KEY,
-    segment_a TEXT NOT NULL REFERENCES segment (id),
-    segment_b TEXT NOT NULL REFERENCES segment (id)
-);
-CREATE TABLE answer (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    client_id TEXT NOT NULL UNIQUE,
-    comparison_id TEXT NOT NULL REFERENCES comparison (id),
-    teacher TEXT NOT NULL,
-    choice TEXT NOT NULL CHECK (choice IN ('preferred', 'equal', 'incomparable', 'retracted')),
-    preferred TEXT REFERENCES segment (id),
-    shown_left TEXT NOT NULL REFERENCES segment (id),
-    shown_at REAL,
-    answered_at REAL NOT NULL,
-    supersedes INTEGER REFERENCES answer (seq),
-    CHECK ((choice = 'preferred') = (preferred IS NOT NULL))
-);
-CREATE INDEX answer_supersedes ON answer (supersedes);
-CREATE VIEW effective_answer AS
-    SELECT * FROM answer WHERE choice <> 'retracted'
-    AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq);
-CREATE TRIGGER answer_no_update BEFORE UPDATE ON answer
-    BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
-CREATE TRIGGER answer_no_delete BEFORE DELETE ON answer
-    BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
-"""
 SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, view"
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_COMPARISON = "INSERT INTO comparison (id, segment_a, segment_b) VALUES (?, ?, ?)"
 IF_NEW = " ON CONFLICT (id) DO NOTHING"
 ANSWER_COLUMNS = "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
 INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# What a labeller's page or terminal tells besides; see label_queue.
+LABELLER_COLUMNS = "labeller, lease_token, watched_ms, replays, speed, late, flag, note"
+NO_LABELLER = "NULL, NULL, NULL, 0, 1.0, 0, 0, ''"  # the same of a file of schema version 1
+INSERT_FULL_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}, {LABELLER_COLUMNS}) VALUES ({', '.join('?' * 17)})"
 SELECT_LABEL = """
     SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
@@ -280,7 +239,12 @@ class Comparison:
     @cached_property
     def id(self) -> str:
         """sha256 (hex) of the unordered pair, so that the same pair is recognised."""
-        return hashlib.sha256("\n".join(sorted((self.a.id, self.b.id))).encode()).hexdigest()
+        return self.id_of(self.a.id, self.b.id)
+
+    @staticmethod
+    def id_of(a: str, b: str) -> str:
+        """The id of the pair of two segments' ids."""
+        return hashlib.sha256("\n".join(sorted((a, b))).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -353,7 +317,7 @@ def _explain(path: Path, error: sqlite3.Error) -> PrefDBError:
         sqlite3.SQLITE_IOERR: f"cannot be read or written: check the disk and its free space{safe}",
         sqlite3.SQLITE_NOTADB: "is not a preference database: give the prefs.db of a run",
         sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy",
-        sqlite3.SQLITE_BUSY: "is being written by another process: stop that process first",
+        sqlite3.SQLITE_BUSY: "is kept busy by another process: try again, or stop that process",
         sqlite3.SQLITE_READONLY: "cannot be written: check its permissions and its folder's",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened: check permissions, and that no -wal file was left out",
     }
@@ -406,15 +370,17 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 class PrefDB:
     """The segments, comparisons and answers of one run; use `create` or `open`.
 
-    One process writes, from one thread; others may open the file read-only meanwhile and see every committed
-    answer. Every method raises PrefDBError if the file cannot be read or written, or after `close`.
+    One object belongs to one thread; several processes may each open the file, and write in turns. Who opens it
+    read-only sees every committed answer. Every method raises PrefDBError if the file cannot be read or written, or
+    after `close`.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection, read_only: bool) -> None:
         self.path = path
         self._db: sqlite3.Connection | None = db
         self._read_only = read_only
-        meta = dict(self._read("SELECT key, value FROM meta"))
+        meta = dict(self.read("SELECT key, value FROM meta"))
+        self.version = int(self.read("PRAGMA user_version")[0][0])
         self.env_id: str = meta["env_id"]
         self.segment_length = int(meta["segment_length"])
 
@@ -429,7 +395,7 @@ class PrefDB:
         try:
             draft.unlink(missing_ok=True)
             with contextlib.closing(_connect(draft, "mode=rwc")) as db:
-                db.executescript(SCHEMA)
+                migrate(db)
                 meta = {"env_id": env_id, "segment_length": str(segment_length)}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
                 db.execute("PRAGMA journal_mode = WAL")
@@ -449,6 +415,8 @@ class PrefDB:
             raise PrefDBError(f"{path} does not exist: give the prefs.db of a run")
         try:
             db = _connect_read_only(path) if read_only else _connect_checked(path, "mode=rw")
+            if not read_only:
+                migrate(db)
         except sqlite3.Error as error:
             raise _explain(path, error) from error
         return cls(path, db, read_only)
@@ -480,14 +448,14 @@ class PrefDB:
         supersedes: seq of the answer that this one edits. The same client_id again changes nothing and
         returns the stored answer. Returns None where the trainer has nothing to do (incomparable, no edit).
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             times = (shown_at, answered_at)
             seq = self._insert(db, comparison, Choice(choice), teacher, client_id, times, supersedes)
             return self._stored_label(seq)
 
     def add_answers(self, answers: Sequence[tuple[Comparison, Choice]], *, teacher: str) -> list[Label | None]:
         """Store many answers in one transaction, all or none; results in the same order (see add_answer)."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             rest = (teacher, None, (None, None), None)
             seqs = [self._insert(db, comparison, Choice(choice), *rest) for comparison, choice in answers]
             return [self._stored_label(seq) for seq in seqs]
@@ -497,7 +465,7 @@ class PrefDB:
 
         Returns the retraction (mu None, retracts = its seq) and the comparison as it was shown, to ask again.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             newest = "SELECT seq, comparison_id, shown_left FROM effective_answer WHERE teacher = ?"
             row = db.execute(f"{newest} ORDER BY seq DESC LIMIT 1", (teacher,)).fetchone()
             if row is None:
@@ -505,7 +473,7 @@ class PrefDB:
             undone, comparison_id, left = row
             values = (uuid.uuid4().hex, comparison_id, teacher, "retracted", None, left)
             seq = db.execute(INSERT_ANSWER, (*values, None, time.time(), undone)).lastrowid
-            label = _label(self._read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
+            label = _label(self.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
             return label, Comparison(self.segment(label.a), self.segment(label.b), flip=left != label.a)
 
     def labels(self, after: int = 0) -> list[Label]:
@@ -514,7 +482,7 @@ class PrefDB:
         Effective labels with a greater seq, and the retractions (mu None) of answers that it has seen.
         """
         labels = []
-        for row in self._read(f"{SELECT_LABEL} WHERE seq > ? ORDER BY seq", (after,)):
+        for row in self.read(f"{SELECT_LABEL} WHERE seq > ? ORDER BY seq", (after,)):
             effective, label = row[-1], _label(row)
             if effective and label.mu is not None:
                 labels.append(label)
@@ -527,7 +495,7 @@ class PrefDB:
     def stored_segment(self, segment_id: str) -> CompressedSegment:
         """A segment kept compressed, for holding thousands of them. Raises PrefDBError if it is unknown."""
         columns = "stack, policy_step, seed, fps, layout, arrays"
-        rows = self._read(f"SELECT {columns} FROM segment WHERE id = ?", (segment_id,))
+        rows = self.read(f"SELECT {columns} FROM segment WHERE id = ?", (segment_id,))
         if not rows:
             raise PrefDBError(f"{self.path} has no segment {segment_id}: use the prefs.db of that label")
         return CompressedSegment(self.env_id, *rows[0])
@@ -535,29 +503,43 @@ class PrefDB:
     def segment(self, segment_id: str) -> Segment:
         """A segment with its view clip. Raises PrefDBError if it is unknown."""
         stored = self.stored_segment(segment_id)
-        return stored.decode(self._read("SELECT view FROM segment WHERE id = ?", (segment_id,))[0][0])
+        return stored.decode(self.read("SELECT view FROM segment WHERE id = ?", (segment_id,))[0][0])
 
     def segments(self) -> Iterator[Segment]:
         """Every stored segment, newest last, one in memory at a time."""
-        for (segment_id,) in self._read("SELECT id FROM segment ORDER BY number"):
+        for (segment_id,) in self.read("SELECT id FROM segment ORDER BY number"):
             yield self.segment(segment_id)
 
     def answers(self) -> Iterator[AnswerRow]:
         """Every effective answer in order, incomparable ones included."""
         columns = "seq, comparison_id, segment_a, segment_b, choice, preferred, shown_left, teacher, shown_at"
         source = "effective_answer JOIN comparison ON comparison.id = comparison_id"
-        for row in self._read(f"SELECT {columns}, answered_at FROM {source} ORDER BY seq"):
+        for row in self.read(f"SELECT {columns}, answered_at FROM {source} ORDER BY seq"):
             seq, comparison_id, a, b, stored, preferred, left, teacher, shown_at, answered_at = row
             choice = Choice("a" if preferred == a else "b") if stored == "preferred" else Choice(stored)
             yield AnswerRow(seq, comparison_id, a, b, choice, left != a, teacher, shown_at, answered_at, self)
 
+    def add_segments(self, segments: Sequence[Segment]) -> None:
+        """Stores segments about which nobody was asked, in one commit; those that are there are left alone."""
+        with self.transaction() as db:
+            for segment in segments:
+                self.insert_segment(db, segment)
+
+    def segment_ids(self) -> list[str]:
+        """Ids of all stored segments, newest last."""
+        return [row[0] for row in self.read("SELECT id FROM segment ORDER BY number")]
+
+    def comparison_ids(self) -> set[str]:
+        """Ids of every pair that was ever asked about."""
+        return {row[0] for row in self.read("SELECT id FROM comparison")}
+
     def n_labels(self) -> int:
         """Effective answers that train the predictor."""
-        return self._read("SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable'")[0][0]
+        return self.read("SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable'")[0][0]
 
     def n_answers(self) -> int:
         """Effective answers, incomparable ones included."""
-        return self._read("SELECT count(*) FROM effective_answer")[0][0]
+        return self.read("SELECT count(*) FROM effective_answer")[0][0]
 
     def merge_from(self, other_path: str | Path) -> int:
         """Copy what another run's database holds, all or nothing; returns how many labels that added.
@@ -571,11 +553,12 @@ class PrefDB:
                 raise PrefDBError(f"{other.path} holds {theirs}, not {ours}: give labels of the same kind")
             before = self.n_labels()
             # Answers first: what they refer to was committed with them, even if that run is still going.
-            answers = other._read(f"SELECT seq, {ANSWER_COLUMNS} FROM answer ORDER BY seq")
-            comparisons = other._read("SELECT id, segment_a, segment_b FROM comparison")
-            with self._transaction() as db:
-                for (number,) in other._read("SELECT number FROM segment ORDER BY number"):
-                    rows = other._read(f"SELECT {SEGMENT_COLUMNS} FROM segment WHERE number = ?", (number,))
+            columns = f"{ANSWER_COLUMNS}, {LABELLER_COLUMNS if other.version >= 2 else NO_LABELLER}"
+            answers = other.read(f"SELECT seq, {columns} FROM answer ORDER BY seq")
+            comparisons = other.read("SELECT id, segment_a, segment_b FROM comparison")
+            with self.transaction() as db:
+                for (number,) in other.read("SELECT number FROM segment ORDER BY number"):
+                    rows = other.read(f"SELECT {SEGMENT_COLUMNS} FROM segment WHERE number = ?", (number,))
                     db.execute(INSERT_SEGMENT + IF_NEW, rows[0])
                 db.executemany(INSERT_COMPARISON + IF_NEW, comparisons)
                 self._copy_answers(db, answers)
@@ -585,11 +568,13 @@ class PrefDB:
     def _copy_answers(db: sqlite3.Connection, answers: list[tuple]) -> None:
         here = dict(db.execute("SELECT client_id, seq FROM answer"))
         seqs: dict[int | None, int | None] = {None: None}  # their seq -> ours
-        for seq, client_id, *values, supersedes in answers:
+        for seq, client_id, *values in answers:
             if client_id in here:
                 seqs[seq] = here[client_id]
             else:
-                seqs[seq] = db.execute(INSERT_ANSWER, (client_id, *values, seqs[supersedes])).lastrowid
+                supersedes = 7  # its place among the values
+                values[supersedes] = seqs[values[supersedes]]
+                seqs[seq] = db.execute(INSERT_FULL_ANSWER, (client_id, *values)).lastrowid
 
     def _insert(
         self,
@@ -606,10 +591,8 @@ class PrefDB:
             known = db.execute("SELECT seq FROM answer WHERE client_id = ?", (client_id,)).fetchone()
             if known:
                 return known[0]
-        for segment in (comparison.a, comparison.b):
-            self._insert_segment(db, segment)
+        self.insert_comparison(db, comparison)
         a, b = comparison.a.id, comparison.b.id
-        db.execute(INSERT_COMPARISON + IF_NEW, (comparison.id, a, b))
         if supersedes is not None:
             query = "SELECT 1 FROM effective_answer WHERE seq = ? AND comparison_id = ?"
             if not db.execute(query, (supersedes, comparison.id)).fetchone():
@@ -625,7 +608,13 @@ class PrefDB:
         assert seq is not None
         return seq
 
-    def _insert_segment(self, db: sqlite3.Connection, segment: Segment) -> None:
+    def insert_comparison(self, db: sqlite3.Connection, comparison: Comparison) -> None:
+        """Inserts the question and its segments, if they are new, in the caller's transaction."""
+        for segment in (comparison.a, comparison.b):
+            self.insert_segment(db, segment)
+        db.execute(INSERT_COMPARISON + IF_NEW, (comparison.id, comparison.a.id, comparison.b.id))
+
+    def insert_segment(self, db: sqlite3.Connection, segment: Segment) -> None:
         if segment.env_id != self.env_id or len(segment) > self.segment_length:
             theirs, ours = f"{segment.env_id}, {len(segment)} steps", f"{self.env_id}, {self.segment_length}"
             raise PrefDBError(f"{self.path} takes segments of {ours}, not {theirs}: use that run's prefs.db")
@@ -634,7 +623,7 @@ class PrefDB:
             db.execute(INSERT_SEGMENT, _segment_row(segment))
 
     def _stored_label(self, seq: int) -> Label | None:
-        label = _label(self._read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
+        label = _label(self.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
         return None if label.mu is None and label.retracts is None else label
 
     def _connection(self) -> sqlite3.Connection:
@@ -642,15 +631,15 @@ class PrefDB:
             raise PrefDBError(f"{self.path} was closed: open it again")
         return self._db
 
-    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
-        """All rows at once: an unfinished statement would keep the write-ahead log from being folded in."""
+    def read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
+        """All rows of a query at once: an unfinished statement would keep the write-ahead log from being folded in."""
         try:
             return self._connection().execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit (with fsync) at the end, or leave the file as it was.
 
         Results are read inside: an error after the commit would make the caller store the answer again.

@@ -1,4 +1,4 @@
-"""The preference interface: which pair of segments to ask about next, whom to ask, and labels from the answers."""
+"""The preference interface: which pairs of segments to ask about and when; labels go on to the trainer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 
 from channels import Channels, drain
-from pref_db import Choice, Comparison, Label, PrefDB, Segment
-from teachers import Action, SyntheticTeacher, Teacher, synthetic_teacher
+from gatherers import Answered, PreferenceGatherer
+from person import Ui
+from pref_db import Comparison, PrefDB, Segment
+from teachers import SyntheticTeacher, synthetic_teacher
 
 log = logging.getLogger("run")
 
@@ -22,7 +24,9 @@ log = logging.getLogger("run")
 # MuJoCo, 5M of 50M on Atari (appendix A).
 ANNEALING = 10.0
 LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
-ANSWERS_PER_COMMIT = 64
+# With --wait_for_labels never: of so few labels about five are held out, so that pretraining can see when to end.
+FEW_LABELS = 25
+TELL_SECONDS = 2.0  # between words to other processes about how far the run is
 TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
 TRIES = 50  # pairs looked at for one that was not asked yet
 CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
@@ -51,6 +55,9 @@ class PrefsConfig:
     """Can't tell if both returns are below this share of the mean return of the last 200 segments judged."""
     teacher_equal: float | None = None
     """Equal if the returns differ by less than this share of that mean return."""
+    teacher_end_penalty: float = 0.0
+    """Taken off the true reward of the step that ends a game, in what a synthetic teacher sees; not off the rewards
+    that are reported. The paper has one in every game but Pong, and does not say how large."""
     gather_prefs: bool = True
     """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
     n_initial_prefs: int = 500
@@ -59,6 +66,8 @@ class PrefsConfig:
     """Labels to gather in all; the policy goes on without more."""
     max_segs: int = 1000
     """Newest segments kept in memory, from which the pairs to ask about are drawn."""
+    clip_steps: int = 25
+    """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "random"
     """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
     least sure; or any of the newest tenth of the segments."""
@@ -67,6 +76,20 @@ class PrefsConfig:
     exponential one, or evenly."""
     load_prefs_dir: str | None = None
     """Run folder whose labels to start from."""
+    ui: Ui = "auto"
+    """Where people label: in a window; in the terminal itself, which also works over SSH; or on a web page, which takes
+    any number of them. `auto` is a window where there is a display, else the terminal."""
+    wait_for_labels: Literal["never", "initial"] | float = "initial"
+    """What the policy waits for: `initial`, for the first n_initial_prefs labels; `never`, for a few of them; a number
+    from 0 to 1: it is asked as synthetic teachers are, and the policy waits while a greater share is unanswered."""
+
+    def labels_to_start(self) -> int:
+        """Labels with which the reward predictor is pretrained and the policy starts."""
+        if self.wait_for_labels == "initial":
+            return self.n_initial_prefs
+        few = min(FEW_LABELS, self.n_initial_prefs)
+        share = 0.0 if self.wait_for_labels == "never" else 1 - self.wait_for_labels
+        return max(few, math.ceil(share * self.n_initial_prefs))
 
 
 def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeacher:
@@ -84,6 +107,7 @@ def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeach
         mistake=config.teacher_mistake,
         skip=config.teacher_skip,
         equal=config.teacher_equal,
+        end_penalty=config.teacher_end_penalty,
     )
 
 
@@ -132,7 +156,7 @@ class PrefInterface:
     def __init__(
         self,
         db: PrefDB,
-        teacher: Teacher,
+        gatherer: PreferenceGatherer,
         channels: Channels,
         config: PrefsConfig,
         *,
@@ -140,23 +164,33 @@ class PrefInterface:
         goal: int,
         annealed_over: float,
     ) -> None:
-        self.db, self.teacher, self.channels, self.config = db, teacher, channels, config
-        self.n_initial, self.goal, self.annealed_over = config.n_initial_prefs, goal, annealed_over
+        self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
+        self.n_initial, self.goal, self.annealed_over = config.labels_to_start(), goal, annealed_over
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
-        self.asked = {row.comparison_id for row in db.answers()}
-        self.n_labels = db.n_labels()
-        self.ended = False  # the person has left
-        self.current: Comparison | None = None
-        self._shown_at = 0.0
+        self.asked = db.comparison_ids()
+        self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
         self._all_asked = False
+        self._said_end = False
+        self._told, self._status = -math.inf, ""
 
     def step(self) -> bool:
-        """Takes new segments, asks and stores; never waits. False if there was nothing to do."""
+        """Takes new segments, asks, and passes on what was answered; never waits. False if there was nothing to do."""
         took = self._take_segments()
-        if self.ended:
-            return took
-        return (self._ask_person() if self.teacher.is_person else self._ask_synthetic()) or took
+        asked = not self.ended and self._ask()
+        self._tell()
+        answered = self._deliver(self.gatherer.drain())
+        self._hold_policy()
+        if self.ended and not self._said_end:
+            self._said_end = True
+            log.info("Labelling has ended")
+            print("Labelling has ended; training goes on. Ctrl-C ends it.", flush=True)
+        return took or asked or answered
+
+    @property
+    def ended(self) -> bool:
+        """Whether the person has left."""
+        return self.gatherer.ended
 
     @property
     def training(self) -> bool:
@@ -164,22 +198,32 @@ class PrefInterface:
         return bool(self.channels.agent_steps.value > 0)
 
     def wanted(self) -> int:
-        """How many labels should be asked for now."""
+        """How many comparisons more should be asked for now."""
         goal = self.goal
-        if not self.teacher.is_person:
+        if self._is_due_by_schedule:
             steps = self.channels.agent_steps.value
-            goal = min(goal, labels_due(steps, self.annealed_over, self.n_initial, goal, self.config.label_schedule))
-        return max(0, goal - self.n_labels)
+            initial = min(self.config.n_initial_prefs, goal)
+            goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
+        return max(0, goal - self.n_labels - len(self.gatherer.pending))
+
+    @property
+    def _is_due_by_schedule(self) -> bool:
+        """People set their own pace, unless the policy is to keep step with them."""
+        return not self.gatherer.is_person or isinstance(self.config.wait_for_labels, float)
 
     def status(self) -> str:
         """One line for a person: how many labels there are, or what is being waited for."""
         if self.ended or self.n_labels >= self.goal:
             return f"{self.n_labels} labels, no more are wanted; training goes on"
-        if self.current is None and len(self.pool) < 2:
-            return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
-        if self.current is None:
+        if not self.gatherer.pending:
+            if len(self.pool) < 2:
+                return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
+            if not self.wanted():
+                return f"{self.n_labels} labels; the next is due when the policy has trained on"
             return "Waiting for new clips from the agent: every pair was asked"
         initial = f" ({self.n_initial} before training starts)" if self.n_labels < self.n_initial else ""
+        if self.channels.pause.is_set():
+            initial = f" (the policy waits: {len(self.gatherer.pending)} pairs are open)"
         return f"Label {self.n_labels + 1} of {self.goal}{initial}"
 
     def clips(self) -> str:
@@ -221,69 +265,63 @@ class PrefInterface:
             return draw()
         return max((draw() for _ in range(CANDIDATES)), key=lambda pair: informativeness(pair[0], pair[1], selection))
 
-    def _ask_synthetic(self) -> bool:
-        """Asks for what is due, with one commit for many answers."""
-        answers: list[tuple[Comparison, Choice]] = []
-        if len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
+    def _ask(self) -> bool:
+        """Asks about as many pairs as are wanted and can soon be answered."""
+        person, n_open = self.gatherer.is_person, len(self.gatherer.pending)
+        if not person and len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
             return False  # the more episodes the first pairs come from, the more the predictor sees of the task
-        for _ in range(min(self.wanted(), ANSWERS_PER_COMMIT)):
-            comparison = self._next_comparison()
-            choice = self.teacher.poll(comparison, "") if comparison else None
-            if comparison and isinstance(choice, Choice):
-                answers.append((comparison, choice))
-        if answers:
-            self._deliver(self.db.add_answers(answers, teacher=self.teacher.name))
-        return bool(answers)
+        n = self.wanted()
+        # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
+        if not (person and self._is_due_by_schedule and self.training):
+            n = min(n, self.gatherer.ahead - n_open)
+        comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
+        if comparisons:
+            self.gatherer.submit(comparisons)
+        return bool(comparisons)
 
-    def _ask_person(self) -> bool:
-        """Shows the current pair and stores the answer, if there is one."""
-        if self.current is None and self.wanted():
-            self.current, self._shown_at = self._next_comparison(), time.time()
-        answer = self.teacher.poll(self.current, self.status())
-        if answer == Action.END:
-            self.ended = True
-            log.info("Labelling has ended")
-            print("Labelling has ended; training goes on. Ctrl-C ends it.", flush=True)
-        elif answer == Action.UNDO:
-            self._undo()
-        elif isinstance(answer, Choice) and self.current is not None:
-            label = self.db.add_answer(
-                self.current,
-                answer,
-                teacher=self.teacher.name,
-                shown_at=self._shown_at,
-                answered_at=time.time(),
-            )
-            self.current = None
-            self._deliver([label])
-        return answer is not None
-
-    def _undo(self) -> None:
-        """Takes the last answer back and asks that pair again."""
-        undone = self.db.undo_last(self.teacher.name)
-        if undone is None:
-            print("There is no answer to undo.", flush=True)
-            return
-        retraction, comparison = undone
-        if self.current is not None:
-            self.asked.discard(self.current.id)
-        self.current, self._shown_at = comparison, time.time()
-        self._deliver([retraction])
-
-    def _deliver(self, labels: list[Label | None]) -> None:
+    def _deliver(self, answered: list[Answered]) -> bool:
         """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
+        if not answered:
+            return False
         self.n_labels = self.db.n_labels()
+        if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
+            self.n_answers = self.db.n_answers()
         if self.channels.labels is None:
-            return  # no trainer in this run
-        for label in labels:
+            return True  # no trainer in this run
+        for label in (one.label for one in answered):
             while label is not None and not self.channels.stop.is_set():
                 try:
                     self.channels.labels.put(label, timeout=0.2)
                     break
                 except queue.Full:
                     continue
+        return True
+
+    def _hold_policy(self) -> None:
+        """Lets the policy wait while more than the flag's share of what was asked is unanswered."""
+        share, n_open = self.config.wait_for_labels, len(self.gatherer.pending)
+        if not isinstance(share, float):
+            return
+        wants_more = not self.ended and self.n_labels < self.goal
+        if wants_more and n_open > share * (n_open + self.n_answers):
+            self.channels.pause.set()
+        else:
+            self.channels.pause.clear()
+
+    def _tell(self) -> None:
+        """Tells people how far the run is, and takes back questions about clips that have left the pool, unseen."""
+        now = time.monotonic()
+        status = self.status()
+        if now < self._told + TELL_SECONDS and status == self._status:
+            return
+        self._told, self._status = now, status
+        steps = self.channels.agent_steps.value
+        numbers = {"labels": self.n_labels, "goal": self.goal, "agent_steps": steps, "clips": len(self.pool)}
+        self.gatherer.tell(status, numbers)
+        if self.training and len(self.pool) == self.pool.maxlen:
+            self.gatherer.withdraw(self.pool[0].policy_step)
 
     def close(self) -> None:
         """Closes the windows and the store."""
-        self.teacher.close()
+        self.gatherer.close()
         self.db.close()

@@ -32,6 +32,7 @@ COLUMNS = (
     "validation_accuracy",
     "dropped_segments",
     "peak_memory_mb",
+    "predicted_reward",  # last: older files do not have it
 )
 
 
@@ -76,6 +77,8 @@ class Progress:
             self._update_evaluation(report.values, labels)
             return
         self.values[source] = report.values
+        if source == "demonstrations":
+            return  # from the policy's process, whose memory its own reports tell
         self._memory[source] = report.peak_memory_mb
         self.labels = labels
         a2c = self.values["a2c"]
@@ -144,6 +147,8 @@ class Progress:
             ]
             if evaluation:
                 parts.append(f"evaluation {_both_means(evaluation)}")
+        elif (imitation := self.values.get("demonstrations")) and not (a2c or predictor.get("epochs")):
+            parts = [f"Imitating the demonstrations, epoch {imitation['epoch']:.0f}"]
         elif predictor.get("epochs"):
             epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
             parts = [f"Pretraining the reward predictor, {epochs}"]

@@ -39,6 +39,7 @@ AVERAGED_BATCHES = 50
 BATCHES_PER_PUBLISH = 10
 BATCHES_PER_MEASUREMENT = 50
 BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
+OBSERVED_PAIRS = 200  # labels whose segments, some 10,000 frames, tell the mean and deviation of each pixel
 SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
 # On the mean square of the raw rewards. A segment that is wrong by far costs no more for being wrong by farther (the
 # 10 % error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
@@ -56,6 +57,8 @@ class PredictorConfig:
     """Body for pixel observations: the paper's CNN, or learned feature points."""
     reward_predictor_uses_actions: bool = False
     """Whether the predictor sees the action beside the observation."""
+    reward_predictor_normalises_pixels: bool = True
+    """Read pixels relative to their mean and deviation in the initial labels' segments, not as they are."""
     ensemble_size: int = 3
     """Members of the ensemble, each trained on its own bootstrap of the labels."""
     reward_predictor_learning_rate: float = 1e-3
@@ -71,6 +74,9 @@ class PredictorConfig:
     its bootstrap leaves out between 1.1 and 1.5 times its training loss."""
     crop_steps: int = 0
     """Steps that a random crop takes from both segments of a pair in a training batch, at most; 0 does not crop."""
+    reward_target: Literal["preferences", "true_return"] = "preferences"
+    """What the predictor is fitted to: answers, or, by least squares, the true returns of the clips that were asked
+    about (an ablation of the paper's; only with a synthetic teacher, whose answers and mistakes then do not count)."""
     reward_std: float = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
@@ -164,6 +170,14 @@ class RewardPredictor(nn.Module):
             self(observations, actions)
             self.eval()
 
+    def observe(self, segments: Iterable[Segment]) -> None:
+        """Takes the statistics by which pixels are normalised from these segments."""
+        if isinstance(self.body, networks.RewardCNN):
+            statistics = networks.PixelStatistics(*self.body.reader.shift.shape[2:]).to(self.device)
+            for segment in segments:
+                statistics.add(torch.from_numpy(segment.observations))
+            self.body.reader.normalise(*statistics.mean_and_std())
+
     def normalised(self, raw: Tensor) -> Tensor:
         """Raw rewards (members, B) -> zero mean and `reward_std` for each member."""
         return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std
@@ -198,6 +212,19 @@ def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor) -> Tensor:
     """
     p_a = torch.sigmoid(returns_a - returns_b) * (1 - ERROR_RATE) + ERROR_RATE / 2
     return -(mu[:, 0] * p_a.log() + mu[:, 1] * (1 - p_a).log())
+
+
+def return_loss(returns_a: Tensor, returns_b: Tensor, true_returns: Tensor) -> Tensor:
+    """Squared error of predicted returns, the mean over a pair's two segments ("target" in section 3.3).
+
+    Args:
+        returns_a, returns_b: (..., B) sums of predicted reward over the two segments.
+        true_returns: (2, B) sums of true reward over a and over b.
+
+    Returns:
+        (..., B) losses.
+    """
+    return ((returns_a - true_returns[0]).square() + (returns_b - true_returns[1]).square()) / 2
 
 
 def bootstrap_count(comparison_id: str, member: int) -> int:
@@ -238,6 +265,9 @@ class PairBatch:
     segment: Tensor  # (total steps,) index of the step's segment; pair i has segments 2 i and 2 i + 1
     mu: Tensor  # (B, 2)
     counts: Tensor  # (members, B)
+    true_returns: (
+        Tensor  # (2, B) of a and of b, in the steps that are here; only `--reward_target true_return` reads it
+    )
 
     @classmethod
     def decode(
@@ -262,6 +292,7 @@ class PairBatch:
             torch.repeat_interleave(torch.arange(len(segments)), lengths),
             torch.tensor([pair.label.mu for pair in pairs], dtype=torch.float32),
             torch.tensor([pair.counts for pair in pairs], dtype=torch.float32).T,
+            torch.tensor([float(segment.rewards.sum()) for segment in segments]).view(-1, 2).T,
         )
 
     def to(self, device: torch.device) -> PairBatch:
@@ -436,7 +467,7 @@ class Trainer:
         self.learner.train()
         raw = self.learner(batch.observations, batch.actions)
         returns_a, returns_b = batch.returns(raw)
-        losses = preference_loss(returns_a, returns_b, batch.mu)  # (members, B)
+        losses = self._losses(batch, returns_a, returns_b)  # (members, B)
         loss = (losses * batch.counts).sum(1) / batch.counts.sum(1).clamp(min=1)
         loss = loss + OUTPUT_PENALTY * raw.square().mean(1)
         self.optimizer.zero_grad()
@@ -446,6 +477,12 @@ class Trainer:
         self.optimizer.step()
         self._average()
         return losses.detach(), (returns_a - returns_b).detach()
+
+    def _losses(self, batch: PairBatch, returns_a: Tensor, returns_b: Tensor) -> Tensor:
+        """(members, B) losses by what the predictor is fitted to."""
+        if self.config.reward_target == "true_return":
+            return return_loss(returns_a, returns_b, batch.true_returns)
+        return preference_loss(returns_a, returns_b, batch.mu)
 
     def member_losses(self) -> dict[str, list[float]]:
         """Each member's loss in and out of its bootstrap, and their ratio; NaN while unknown.
@@ -476,6 +513,10 @@ class Trainer:
     def _pretrain_epoch(self) -> None:
         """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
         train = self._split(validation=False)
+        starts_afresh = not self.batches and not self.config.load_reward_predictor_ckpt_dir
+        if starts_afresh and self.config.reward_predictor_normalises_pixels:
+            for module in (self.learner, self.predictor):
+                module.observe(stored.decode() for pair in train[:OBSERVED_PAIRS] for stored in (pair.a, pair.b))
         order = self.rng.permutation(len(train))
         size = self.config.label_batch_size
         for start in range(0, len(order), size):
@@ -515,7 +556,7 @@ class Trainer:
             batch = self._decoded(pairs[start : start + size])
             with self.channels.turns.trainer():
                 returns_a, returns_b = batch.returns(self.predictor(batch.observations, batch.actions))
-            losses = preference_loss(returns_a, returns_b, batch.mu)
+            losses = self._losses(batch, returns_a, returns_b)
             measured += [(loss, 0, 0) for loss in losses.mean(0).tolist()]
             measured.append((math.nan, *agreement(returns_a.mean(0) - returns_b.mean(0), batch.mu)))
         self.validation, self.training = _summed(measured), _summed(self._recent)

@@ -34,21 +34,29 @@ import gymnasium
 import numpy as np
 import tyro
 
+import exchange
 import experiments
+import label
 import progress as progress_module
 import watch
+from a2c.crew import crew_size
+from a2c.demonstrations import Demonstrations
+from a2c.follower import start_crew
 from a2c.runner import random_segment
 from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import env_info, make_vec_env
+from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
+from person import screen_for
 from pref_db import Comparison, PrefDB, decode_frames
 from pref_interface import PrefInterface, teacher_of
 from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer, run_trainer
 from run_folder import RunFolder, n_cores
-from teachers import PersonTeacher, Teacher, true_rewards
+from teachers import true_rewards
+from web import EpisodeFile, WebGatherer
 
 log = logging.getLogger("run")
 
@@ -94,8 +102,12 @@ class Run:
         self.local: list[Any] = []  # the parts that run in this process, each with step() and close()
         self.done: Callable[[], bool] = lambda: False
         self.teacher_is_person = False
+        self.people_watch = False  # now or later
         self.episode_window: Any = None
+        self.page: WebGatherer | None = None
+        self.episode_file: EpisodeFile | None = None
         self.interface: PrefInterface | None = None
+        self.keeper: label.SegmentKeeper | None = None
         self.board: WeightsBoard | None = None
         self.predictor_inputs = PredictorInputs(
             self.info.kind, self.info.observation_shape, self.info.n_actions, self.info.action_dim
@@ -115,6 +127,11 @@ class Run:
             self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
         if gathers(self.config):
             self._build_interface()
+        elif config.mode == "gather_initial_prefs":  # segments alone, to be labelled later
+            db = PrefDB.open(self.path / "prefs.db")
+            self.keeper = label.SegmentKeeper(db, self.channels, config.prefs.max_segs)
+            self.people_watch = True
+            self.local.append(self.keeper)
         if config.render_episodes and config.mode != "pretrain_reward_predictor":
             from viewer import EpisodeWindow
 
@@ -126,7 +143,13 @@ class Run:
         if not config.synchronous:
             self.channels.read_in_background()  # the children have the other ends already
         if config.mode == "gather_initial_prefs":
-            self.done = lambda: self._interface.ended or self._interface.n_labels >= self.goal_labels
+            self.done = self._gathered
+
+    def _gathered(self) -> bool:
+        """Whether `gather_initial_prefs` has what it is for: labels, or segments alone."""
+        if self.keeper is not None:
+            return self.keeper.full
+        return self._interface.ended or self._interface.n_labels >= self.goal_labels
 
     @property
     def _interface(self) -> PrefInterface:
@@ -138,7 +161,7 @@ class Run:
         path, config = self.path / "prefs.db", self.config
         if path.exists():
             return
-        db = PrefDB.create(path, config.env_id, self.info.segment_length)
+        db = PrefDB.create(path, config.env_id, config.prefs.clip_steps)
         if config.prefs.load_prefs_dir:
             place = Path(config.prefs.load_prefs_dir)
             n_loaded = db.merge_from(place / "prefs.db" if place.is_dir() else place)
@@ -148,19 +171,13 @@ class Run:
     def _build_interface(self) -> None:
         config = self.config
         db = PrefDB.open(self.path / "prefs.db")
-        teacher: Teacher
-        if config.prefs.synthetic_prefs:
-            teacher = teacher_of(config.prefs, config.seed, db.n_answers())
-        else:
-            from viewer import ClipWindow  # pyglet: only where there is somebody to look
-
-            teacher = PersonTeacher(ClipWindow())
-        self.teacher_is_person = teacher.is_person
+        gatherer = self._gatherer(db)
+        self.teacher_is_person = self.people_watch = gatherer.is_person
         if config.mode == "gather_initial_prefs":
             self.channels.labels = None  # there is no trainer to read them; they are in the store
         self.interface = PrefInterface(
             db,
-            teacher,
+            gatherer,
             self.channels,
             config.prefs,
             seed=config.seed,
@@ -168,6 +185,18 @@ class Run:
             annealed_over=config.policy.million_timesteps * 1e6,
         )
         self.local.append(self.interface)
+
+    def _gatherer(self, db: PrefDB) -> PreferenceGatherer:
+        """Who answers in this run."""
+        config = self.config
+        if config.prefs.synthetic_prefs:
+            return SyntheticGatherer(db, teacher_of(config.prefs, config.seed, db.n_answers()))
+        if config.prefs.ui != "web":
+            return gatherer_for(config.prefs.ui, db)
+        goal, initial = self.goal_labels, config.prefs.labels_to_start()
+        self.page = WebGatherer(db, self.path, config.page, goal=goal, initial_labels=initial)
+        self.episode_file = EpisodeFile(self.path)
+        return self.page
 
     def _build_trainer(self) -> None:
         """The trainer, which leaves as soon as there is nothing to train."""
@@ -181,7 +210,7 @@ class Run:
             "run_dir": self.path,
             "seed": config.seed,
             # With nobody to ask, training starts with the labels that there are.
-            "n_initial_prefs": config.prefs.n_initial_prefs if gathers(self.config) else 0,
+            "n_initial_prefs": config.prefs.labels_to_start() if gathers(self.config) else 0,
             "freeze": freeze,
             "resume": bool(config.resume),
             "device": self.device,
@@ -206,9 +235,11 @@ class Run:
             "config": config.policy,
             "run_dir": self.path,
             "seed": config.seed,
-            "n_watched": min(N_WATCHED, config.policy.n_envs) if self.teacher_is_person else 0,
-            "render_episodes": config.render_episodes,
+            "n_watched": min(N_WATCHED, config.policy.n_envs) if self.people_watch else 0,
+            "render_episodes": config.render_episodes or self.page is not None,
             "resume": bool(config.resume),
+            "clip_steps": config.prefs.clip_steps,
+            "end_penalty": config.prefs.teacher_end_penalty,
             "device": self.device,
         }
         if config.synchronous:
@@ -216,7 +247,12 @@ class Run:
             self.local.insert(0, worker)
             self.done = lambda: worker.finished
         else:
-            self.children.start("a2c", run_worker, self._n_threads(), spec, arguments)
+            n_threads = self._n_threads()
+            size = crew_size(self.info, config.policy, self.device, n_threads)
+            links, theirs, memory = start_crew(self.children, config.env_id, config.policy, size)
+            self.children.start("a2c", run_worker, n_threads, spec, {**arguments, "links": links, "memory": memory})
+            for link in (*links, *theirs):
+                link.close()  # the children have them now; a link ends when the process at its other end does
             self.done = lambda: self.children.has_finished("a2c")
 
     def _n_threads(self) -> int:
@@ -226,11 +262,12 @@ class Run:
 
     def turn(self) -> None:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
-        live = progress_module.is_terminal() and not self.teacher_is_person
+        at_this_screen = self.teacher_is_person and self.page is None
+        live = progress_module.is_terminal() and not at_this_screen
         goal = self.goal_labels if gathers(self.config) else 0
-        initial = self.config.prefs.n_initial_prefs
+        initial = self.config.prefs.labels_to_start()
         progress = Progress(self.path, initial_labels=initial, goal_labels=goal, live=live)
-        idle_seconds = 1 / 120 if self.teacher_is_person or self.episode_window else 0.05
+        idle_seconds = 1 / 120 if at_this_screen or self.episode_window else 0.05
         try:
             while not self.done():
                 busy = [part.step() for part in self.local]
@@ -238,6 +275,8 @@ class Run:
                 self._read_reports(progress)
                 self.children.check()
                 progress.show(self._n_labels(), self.interface.clips() if self.interface else "")
+                if self.page is not None:
+                    self.page.line = progress.line()
                 if not any(busy):
                     self.children.wait(idle_seconds)
             self.children.stop()
@@ -262,14 +301,23 @@ class Run:
             progress.update(report, self._n_labels())
 
     def _show_episodes(self) -> None:
-        """Draws the last full episode, if it is to be seen."""
-        if self.episode_window is None:
+        """Draws the last full episode, and keeps it for the page, if it is to be seen."""
+        if self.episode_window is None and self.episode_file is None:
             return
         for episode in drain(self.channels.episodes):
-            self.episode_window.show(EncodedFrames(episode.frames), episode.fps, f"reward {episode.episode_return:g}")
-        if "close" in self.episode_window.tick():
+            if self.episode_file is not None:
+                self.episode_file.offer(episode)
+            if self.episode_window is not None:
+                caption = f"reward {episode.episode_return:g}"
+                self.episode_window.show(EncodedFrames(episode.frames), episode.fps, caption)
+        if self.episode_window is not None and "close" in self.episode_window.tick():
             self.episode_window.close()
             self.episode_window = None
+
+    def leave_screen(self) -> None:
+        """Ends the labelling, so that what is printed from now on is seen in the terminal."""
+        if self.interface is not None:
+            self.interface.gatherer.close()
 
     def close(self) -> None:
         """Ends everything in order; may be called twice."""
@@ -278,6 +326,8 @@ class Run:
             self.local.pop().close()
         if self.episode_window is not None:
             self.episode_window.close()
+        if self.episode_file is not None:
+            self.episode_file.close()
 
 
 def train(config: RunConfig) -> int:
@@ -292,6 +342,7 @@ def train(config: RunConfig) -> int:
         run.build()
         run.turn()
     except KeyboardInterrupt:
+        run.leave_screen()
         print("\nStopping: writing checkpoints (Ctrl-C again stops at once).", flush=True)
         try:
             run.close()
@@ -332,12 +383,17 @@ def check_inputs(config: RunConfig) -> None:
             raise UserError(
                 f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
             )
+    if config.policy.demonstrations and not config.resume and config.mode != "pretrain_reward_predictor":
+        Demonstrations.load(Path(config.policy.demonstrations), env_info(config.env_id))
     if gathers(config) and config.prefs.synthetic_prefs:
         try_teacher(config)
-    if (gathers(config) and not config.prefs.synthetic_prefs) or config.render_episodes:
+    asks_person = gathers(config) and not config.prefs.synthetic_prefs
+    if config.render_episodes or (asks_person and screen_for(config.prefs.ui) == "window"):
         from viewer import open_display
 
         open_display()
+    keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
+    if asks_person or keeps_segments or config.render_episodes:
         make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
 
 
@@ -346,7 +402,7 @@ def try_teacher(config: RunConfig) -> None:
     teacher = teacher_of(config.prefs, config.seed, n_answers=0)
     if teacher.rewards is true_rewards:
         return
-    segment = random_segment(config.env_id, config.seed)
+    segment = random_segment(config.env_id, config.seed, config.prefs.clip_steps)
     if segment is not None:
         shorter = segment.crop(0, (len(segment) + 1) // 2)
         teacher.poll(Comparison(segment, shorter, flip=False))
@@ -354,22 +410,23 @@ def try_teacher(config: RunConfig) -> None:
 
 def gathers(config: RunConfig) -> bool:
     """Whether anybody is asked for labels."""
-    return config.mode == "gather_initial_prefs" or (
-        config.mode == "train_policy_with_preferences" and config.prefs.gather_prefs
-    )
+    return config.mode in ("gather_initial_prefs", "train_policy_with_preferences") and config.prefs.gather_prefs
 
 
-COMMANDS = (*MODES, "watch", "show_prefs", "report", "reproduce", "--resume")
+COMMANDS = (*MODES, "label", "watch", "show_prefs", "report", "reproduce", "export", "import", "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
   train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
   train_policy_with_original_rewards ENV  learn the policy from the environment's own reward
   gather_initial_prefs ENV                gather labels on a random policy, and stop
   pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
+  label RUN                               answer about the segments that a run stored, without training
   watch RUN                               play a trained agent, with the predicted reward drawn as it plays
   show_prefs RUN                          step through stored comparisons and their answers
   report RUN...                           write a page that says whether the agent learned, and why
   reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
+  export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
+  import DIR --output FOLDER              make a new store of them, or of the original project's pickles
   --resume RUN                            carry on with a run that was stopped
 
   ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1, ...
@@ -396,6 +453,12 @@ def main(arguments: list[str]) -> int:
             watch.watch_command(arguments[1:])
         elif command == "show_prefs":
             watch.show_prefs_command(arguments[1:])
+        elif command == "label":
+            label.label_command(arguments[1:])
+        elif command == "export":
+            exchange.export_command(arguments[1:])
+        elif command == "import":
+            exchange.import_command(arguments[1:])
         elif command == "reproduce":
             tyro.cli(experiments.reproduce, prog="run.py reproduce", args=arguments[1:], use_underscores=True)
         elif command == "report":

@@ -1,4 +1,4 @@
-"""Teachers: who says which of two segments is better, a person, the true reward or a function."""
+"""Synthetic teachers: the true reward or a function says which of two segments is better."""
 
 from __future__ import annotations
 
@@ -9,40 +9,15 @@ import os
 import reprlib
 import statistics
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pref_db import Choice, Comparison, Segment
 from processes import UserError
-
-
-class Action:
-    """What a person can do besides answering."""
-
-    UNDO = "undo"
-    END = "end"  # no more answers will come; training goes on
-
-
-class Teacher(Protocol):
-    """Who answers. `poll` never waits: it says what was answered since the last call, if anything."""
-
-    name: str  # kept with each answer
-    is_person: bool  # a person is shown one pair at a time and sets the pace
-
-    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
-        """A choice for this comparison, an `Action`, or None while there is no answer.
-
-        Args:
-            comparison: the pair to show; None while there is no pair.
-            status: what to tell a person about progress, or about what is being waited for.
-        """
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +29,9 @@ class TeacherParameters:
     mistake: float = 0.0  # probability that a preference is turned round
     skip: float = 0.0  # can't tell if both returns are below this share of a usual return
     equal: float = 0.0  # equal if the returns differ by less than this share of a usual return
+    # Off the true reward where a game is over. Segments do not know where that is, so it is taken off when they are cut
+    # (`a2c.runner.Runner`); here it is part of the teacher's name.
+    end_penalty: float = 0.0
 
 
 # The teachers of B-Pref with its values (its experiments' scripts; beta -1 there is infinite here).
@@ -166,8 +144,6 @@ class SyntheticTeacher:
     beta calls equal (discounted) returns equal (paper, section 3.3).
     """
 
-    is_person = False
-
     def __init__(
         self,
         name: str = "oracle",
@@ -180,9 +156,8 @@ class SyntheticTeacher:
         self.rng = rng or np.random.default_rng(0)
         self._recent: deque[float] = deque(maxlen=USUAL_OVER)
 
-    def poll(self, comparison: Comparison | None, status: str = "") -> Choice | None:
-        if comparison is None:
-            return None
+    def poll(self, comparison: Comparison) -> Choice:
+        """Its answer. Raises UserError if the function in place of the rewards fails."""
         parameters = self.parameters
         rewards = self.rewards(comparison.a), self.rewards(comparison.b)
         if parameters.gamma != 1 and any(r.ndim == 0 for r in rewards):
@@ -211,9 +186,6 @@ class SyntheticTeacher:
             prefers_a = not prefers_a
         return Choice.A if prefers_a else Choice.B
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 def check_name(name: str) -> None:
     """Raises UserError if the name is neither of a teacher nor of the form module:function."""
@@ -238,104 +210,3 @@ def synthetic_teacher(name: str, rng: np.random.Generator, **given: float | None
     signature = ",".join(f"{key}={value:g}" for key, value in changes.items())
     signed = f"{name}({signature})" if changes else name
     return SyntheticTeacher(signed, dataclasses.replace(own, **changes), rng, rewards)
-
-
-ANSWERS = {
-    "l": "left",
-    "left": "left",
-    "r": "right",
-    "right": "right",
-    "e": "equal",
-    "equal": "equal",
-    "": "incomparable",
-    "u": Action.UNDO,
-    "undo": Action.UNDO,
-}
-KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
-
-
-class TerminalLines:
-    """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._lines: deque[str | None] = deque()  # None: the end of the input
-        self._typed_by_hand = stream.isatty()
-        # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
-        threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
-
-    def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.append(line)
-        self._lines.append(None)
-
-    def next(self, *, asked: bool) -> str | None:
-        """The next answer as `ANSWERS` names it, `Action.END` at the end of input, None if nothing was typed.
-
-        While nothing is asked, what a person types is no answer, and the lines of a script wait.
-        """
-        while self._lines:
-            line = self._lines[0]
-            if line is not None and not asked and not self._typed_by_hand:
-                return None
-            self._lines.popleft()
-            if line is None:
-                return Action.END
-            answer = ANSWERS.get(line.strip().lower())
-            if answer is None:
-                print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
-            elif asked or answer == Action.UNDO:
-                return answer
-            else:
-                print("There is no pair to answer yet.", flush=True)
-        return None
-
-
-class PersonTeacher:
-    """A person: clips loop in a window, answers are typed at the terminal or pressed in the window."""
-
-    name = "person"
-    is_person = True
-
-    def __init__(self, window: Any, stream: IO[str] | None = None) -> None:
-        """`window` is a `viewer.ClipWindow`."""
-        self.window, self.lines = window, TerminalLines(stream or sys.stdin)
-        self._shown: Comparison | None = None
-        self._said = ""
-        self._typed_nothing_more = False
-
-    def poll(self, comparison: Comparison | None, status: str) -> Choice | str | None:
-        self._show(comparison, status)
-        pressed = self.window.tick()
-        if "close" in pressed:
-            return Action.END
-        answer = pressed[0] if pressed else None
-        if answer is None and not self._typed_nothing_more:
-            answer = self.lines.next(asked=comparison is not None)
-            if answer == Action.END:
-                self._typed_nothing_more = True
-                return Action.END
-        if answer is None or answer == Action.UNDO or comparison is None:
-            return answer if answer == Action.UNDO else None
-        self._shown = None
-        if answer in ("left", "right"):
-            return Choice.B if (answer == "left") == comparison.flip else Choice.A
-        return Choice(answer)
-
-    def _show(self, comparison: Comparison | None, status: str) -> None:
-        """Starts a new pair in the window, and says once at the terminal what is wanted."""
-        if comparison is None:
-            self.window.message(status)
-            self._say(status)
-        elif comparison is not self._shown:
-            left, right = (comparison.b, comparison.a) if comparison.flip else (comparison.a, comparison.b)
-            self.window.show(left.frames(), right.frames(), comparison.a.fps, status)
-            self._say(f"{status}: which clip is better? ({KEYS_HELP})")
-        self._shown = comparison
-
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            print(text, flush=True)
-            self._said = text
-
-    def close(self) -> None:
-        self.window.close()

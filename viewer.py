@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
@@ -22,10 +23,13 @@ CLIP_KEYS = {
     **dict.fromkeys(["E", "UP"], "equal"),
     **dict.fromkeys(["ENTER", "RETURN", "NUM_ENTER", "DOWN"], "incomparable"),
     **dict.fromkeys(["U", "BACKSPACE"], "undo"),
+    **{"SPACE": "pause", "COMMA": "back", "PERIOD": "forward", "BRACKETLEFT": "slower", "BRACKETRIGHT": "faster"},
+    **{"HOME": "replay", "S": "skip", "F": "flag", "P": "break"},
+    **dict.fromkeys(["H", "SLASH", "QUESTION"], "help"),
     "ESCAPE": "close",
 }
 EPISODE_KEYS = {"ESCAPE": "close", "Q": "close"}
-KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't tell  ·  U undo"
+KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't tell  ·  U undo  ·  H all keys"
 ANSWER_KEYS = {
     **dict.fromkeys(["RIGHT", "ENTER", "RETURN", "NUM_ENTER"], "next"),
     **dict.fromkeys(["LEFT", "U", "BACKSPACE"], "previous"),
@@ -34,8 +38,6 @@ ANSWER_KEYS = {
 ANSWER_KEYS_LINE = "→/Enter next  ·  ←/U back  ·  Esc close"
 CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
 
-GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
-SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement
 EPISODE_PAUSE_SECONDS = 1.0
 
 MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
@@ -55,7 +57,7 @@ def open_display() -> None:
 
 def _open_window(title: str, width: int, height: int, *, visible: bool = True) -> Any:
     """A pyglet window of at most this size, which fits on the screen. Raises DisplayError."""
-    ways = "work at a desktop, log in with `ssh -X`, use `xvfb-run -a` for a test, or pass --synthetic_prefs"
+    ways = "pass --ui terminal or --synthetic_prefs, log in with `ssh -X`, or use `xvfb-run -a` for a test"
     name = os.environ.get("DISPLAY", "")
     if sys.platform.startswith("linux") and not name:
         raise DisplayError(f"No display was found to show clips on (DISPLAY is not set): {ways}.")
@@ -77,12 +79,6 @@ def _open_window(title: str, width: int, height: int, *, visible: bool = True) -
     except Exception as error:  # pyglet has no common base class for its X11, GLX and driver errors
         reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
         raise DisplayError(f"No window with OpenGL 3.3 opens on display '{name}' ({reason}): {ways}.") from error
-
-
-def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
-    """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
-    phase = seconds % (n_frames / fps + hold)
-    return min(int(phase * fps), n_frames - 1)
 
 
 class _Canvas:
@@ -222,13 +218,18 @@ class _PairWindow:
         self._keys_line = keys_line
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
         self._framed: tuple[int, ...] = ()
-        self._fps, self._caption, self._started = 1.0, "Waiting for clips", 0.0
+        self.playback = Playback()
+        self._caption, self._help, self._pairs = "Waiting for clips", False, 0
         self._draw()
 
     def message(self, text: str) -> None:
         """Shows text instead of clips while there is no pair; answers are not taken."""
         self._clips, self._caption = None, text
         self._draw()
+
+    def caption(self, text: str) -> None:
+        """Changes the line under the clips."""
+        self._caption = text
 
     def close(self) -> None:
         self._canvas.close()
@@ -237,23 +238,23 @@ class _PairWindow:
         """Shows a pair from frame 0 of both."""
         _check_film("left clip", left, fps)
         _check_film("right clip", right, fps)
-        self._clips, self._fps, self._caption = (left, right), fps, caption
-        self._started = time.monotonic()
+        self._clips, self._caption, self._help, self._pairs = (left, right), caption, False, self._pairs + 1
+        self.playback.start(max(len(left), len(right)), fps)
         self._draw()
 
     def _draw(self) -> None:
         canvas = self._canvas
         if canvas.closed:
             return
-        if self._clips is None:
-            if canvas.begin(self._caption):
+        if self._clips is None or self._help:
+            text, size = ("\n".join(HELP), 13) if self._help else (self._caption, 20)
+            if canvas.begin(text):
                 width, height = canvas.window.get_size()
-                canvas.text("message", self._caption, width // 2, height // 2, 20, TEXT, width - 2 * MARGIN)
+                canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)
                 canvas.end()
             return
-        n_frames = max(len(clip) for clip in self._clips)
-        index = loop_index(time.monotonic() - self._started, n_frames, self._fps, SEAM_SECONDS)
-        if canvas.begin((self._started, index, self._framed, self._caption)):
+        index = self.playback.index()
+        if canvas.begin((self._pairs, index, self._framed, self._caption)):
             self._draw_pair(self._clips, index)
             canvas.end()
 
@@ -301,26 +302,33 @@ class ClipWindow(_PairWindow):
         if self._canvas.closed:
             return
         self._canvas.dispatch()
-        self._canvas.pressed = [key for key in self._canvas.pressed if key in ("undo", "close")]
+        self._canvas.pressed = [key for key in self._canvas.pressed if key in ALWAYS]
         self._start(left, right, fps, caption)
         self._canvas.guarded_until = time.monotonic() + GUARD_SECONDS
 
     def tick(self) -> list[str]:
         """Draws what is due and says what was pressed since the last call; never waits.
 
-        Returns any of "left", "right", "equal", "incomparable", "undo" and "close"; the caller closes.
+        Returns any of "left", "right", "equal", "incomparable", "undo", "skip", "flag", "break" and "close"; the
+        caller closes. Keys that play the clips, and help, are the window's own business.
         """
         if self._canvas.closed:
             return []
         self._canvas.dispatch()
-        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ("undo", "close")]
+        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ALWAYS]
+        pressed = [key for key in pressed if not self.playback.do(key) and not self._helps(key)]
         if time.monotonic() >= self._framed_until:
             self._framed = ()
         for key in pressed:
-            if key in CHOSEN_SIDES:
+            if key in ANSWERS:
                 self._framed, self._framed_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
         self._draw()
         return pressed
+
+    def _helps(self, key: str) -> bool:
+        """Shows help when asked; any key puts it away, and does nothing else."""
+        was, self._help = self._help, key == "help" and not self._help
+        return key != "close" and (was or self._help)
 
 
 class AnswerWindow(_PairWindow):

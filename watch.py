@@ -15,6 +15,7 @@ import torch
 import tyro
 
 import checkpoint
+from a2c import demonstrations
 from a2c.model import Policy
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import AnswerRow, Choice, PrefDB
@@ -40,6 +41,9 @@ class WatchConfig:
     """Episodes to play."""
     output: Path | None = None
     """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
+    record_demonstrations: Path | None = None
+    """Show nothing, and write the episodes to this file (.npz), for `--demonstrations` of a training run; if it exists,
+    the new one is numbered."""
     deterministic: bool = False
     """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""
     seed: int = 0
@@ -67,8 +71,13 @@ def watch_command(arguments: list[str]) -> None:
         raise UserError(f"--episodes must be 1 or more, not {config.episodes}.")
     if config.seed < 0:
         raise UserError(f"--seed must be 0 or more, not {config.seed}.")
+    if config.record_demonstrations and config.output:
+        raise UserError("--record_demonstrations shows nothing, so there is no video for --output; leave one out.")
     agent = Agent.load(config.run_or_checkpoint)
     print(f"{agent.info.env_id}, policy of {agent.policy_path}", flush=True)
+    if config.record_demonstrations:
+        record_demonstrations(agent, config, config.record_demonstrations)
+        return
     if agent.predictor is None:
         print(f"{agent.folder} has no reward predictor, so none is drawn.", flush=True)
     output = video_path(config.output, agent.folder / "watch.mp4")
@@ -78,6 +87,24 @@ def watch_command(arguments: list[str]) -> None:
         else:
             write_video(output, (scene.picture for scene in scenes), agent.info.fps)
             print(f"Video: {output}", flush=True)
+
+
+def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None:
+    """Plays the episodes without showing them and writes them to a file; raises UserError if that cannot be made."""
+    if path.suffix != ".npz":
+        raise UserError(f"--record_demonstrations {path} is no name of a recording; end it in .npz.")
+    check_folder("record_demonstrations", path)
+    torch.manual_seed(config.seed)
+    played = demonstrations.record(
+        agent.info, agent.policy, episodes=config.episodes, seed=config.seed, deterministic=config.deterministic
+    )
+    recorded = []
+    for number, episode in enumerate(played, start=1):
+        recorded.append(episode)
+        print(f"Episode {number}: {len(episode)} steps, true reward {episode.rewards.sum():g}", flush=True)
+    path = unused(path)
+    demonstrations.joined(recorded).save(path)
+    print(f"Demonstrations: {path}", flush=True)
 
 
 def show_prefs_command(arguments: list[str]) -> None:
@@ -121,9 +148,14 @@ def video_path(output: Path | None, default: Path) -> Path | None:
     path = output or default
     if path.suffix.lower() not in VIDEO_SUFFIXES:
         raise UserError(f"--output {path} is no video name; end it in .mp4 or .gif.")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path} is in a folder that does not exist; make {path.parent} first.")
+    check_folder("output", path)
     return unused(path)
+
+
+def check_folder(flag: str, path: Path) -> None:
+    """Raises UserError if there is no folder for a file to be written."""
+    if not path.parent.is_dir():
+        raise UserError(f"--{flag} {path} is in a folder that does not exist; make {path.parent} first.")
 
 
 def unused(path: Path) -> Path:
@@ -201,7 +233,8 @@ def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterato
     observations, _ = env.reset()
     done = False
     while not done:
-        actions = agent.policy.act(observations, deterministic=deterministic)[0]
+        noise = None if deterministic else agent.policy.noise(len(observations))
+        actions = agent.policy.act(observations, noise)[0]
         picture = env.watch()[0].copy() if env.n_watched else None
         predicted = None if agent.predictor is None else float(agent.predictor.reward(observations, actions)[0])
         observations, rewards, terminated, truncated, _ = env.step(actions)

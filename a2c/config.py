@@ -30,6 +30,9 @@ class PolicyConfig:
     """Discount per agent step."""
     gae_lambda: float = 1.0
     """Lambda of the advantage estimates; 1 gives n-step returns."""
+    continuing_episodes: bool = False
+    """Tell the policy nothing of an episode's end, as in the paper: its returns go on with the next episode's rewards.
+    Off, since what is recorded in results/ was measured with returns that stop where a game is over."""
     ppo_epochs: int = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8
@@ -40,6 +43,9 @@ class PolicyConfig:
     """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
     policy_network: Literal["nature", "feature_points"] = "nature"
     """Body for pixel observations: the paper's CNN, or learned feature points."""
+    demonstrations: str | None = None
+    """Recorded play (an .npz file of `watch --record_demonstrations`, or a folder of them) that the policy learns to
+    imitate before anything else."""
     load_policy_ckpt_dir: str | None = None
     """Folder with a policy checkpoint to start from."""
     policy_ckpt_interval: int = 1000

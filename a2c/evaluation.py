@@ -16,9 +16,8 @@ from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 
 # Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
 SEED_OFFSET = 500_000
-# Agent steps: 11 minutes of Atari, about three times a close game of Pong. A deterministic policy may volley for ever.
-# Up to Atari's own end (27,000 steps, half an hour) that would cost about a minute and a half on two cores, half as
-# much as the training between two evaluations; up to this one, half a minute.
+# Agent steps: 11 minutes of Atari, about three times a close game of Pong. A deterministic policy may volley for ever,
+# and up to Atari's own end (27,000 steps, half an hour) that would cost as much as much of the training in between.
 MAX_EPISODE_STEPS = 10_000
 POLICIES = ("deterministic", "sampled")
 STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")
@@ -45,6 +44,10 @@ class Episodes:
             "capped": int(self.capped.sum()),
         }
 
+    def part(self, which: np.ndarray) -> Episodes:
+        """Those of some environments, (N,) bool."""
+        return Episodes(self.returns[which], self.lengths[which], self.capped[which])
+
 
 def play(
     env: PreferenceVecEnv,
@@ -52,13 +55,14 @@ def play(
     channels: Channels,
     *,
     seed: int,
-    deterministic: bool,
+    sampled: np.ndarray,
     max_steps: int = MAX_EPISODE_STEPS,
 ) -> Episodes | None:
     """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
 
     One episode each, since the first N to end would be the short ones. An episode ends where the environment says so
     (its own time limit counts), or is cut after `max_steps` agent steps; see MAX_EPISODE_STEPS for what that costs.
+    Where `sampled` (N,) is true actions are drawn as in training, elsewhere the most likely ones are taken.
     The policy's turn is held for one step at a time, so that the trainer gets on.
     """
     n, info = env.num_envs, env.info
@@ -71,7 +75,9 @@ def play(
         if channels.stop.is_set():
             return None
         with channels.turns.policy():
-            actions[playing] = policy.act(observations[playing], deterministic=deterministic)[0]
+            noise = policy.noise(int(playing.sum()))
+            noise[~sampled[playing]] = 0.0
+            actions[playing] = policy.act(observations[playing], noise)[0]
             observations, rewards, terminated, truncated, _ = env.step(actions)
         returns[playing] += rewards[playing]
         lengths[playing] += 1
@@ -113,21 +119,21 @@ class Evaluator:
     def evaluate(self, policy: Policy, channels: Channels, steps: int) -> dict[str, Episodes] | None:
         """Episodes by the names in POLICIES: the most likely actions (or means), and actions drawn at random.
 
-        None if the run is stopped meanwhile.
+        Both are played at once, since a network costs little more for twice as many. None if the run is stopped
+        meanwhile.
         """
+        n = self.n_episodes
         if self._env is None:
-            self._env = make_vec_env(self.info.env_id, self.n_episodes, self.seed, in_process=True)
-        played: dict[str, Episodes] = {}
+            self._env = make_vec_env(self.info.env_id, 2 * n, self.seed, in_process=True)
         # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
-        with torch.random.fork_rng([policy.device] if policy.device.type == "cuda" else []):
-            for name in POLICIES:
-                torch.manual_seed(self.seed)
-                episodes = play(self._env, policy, channels, seed=self.seed, deterministic=name == "deterministic")
-                if episodes is None:
-                    return None
-                played[name] = episodes
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.seed)
+            sampled = np.arange(2 * n) >= n
+            episodes = play(self._env, policy, channels, seed=self.seed, sampled=sampled)
+        if episodes is None:
+            return None
         self.evaluated_at = steps
-        return played
+        return {"deterministic": episodes.part(~sampled), "sampled": episodes.part(sampled)}
 
     def close(self) -> None:
         """Ends the environments."""

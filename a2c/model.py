@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
 import networks
+from a2c.crew import Arena
 from envs import EnvInfo
 
 PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
@@ -61,7 +63,7 @@ class Policy(nn.Module):
         fast = isinstance(self.body, networks.NatureCNN) and networks.has_bf16(device)
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
-        self._gradients: list[Tensor] = []  # of the float32 body, memory that every update uses again
+        self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
         # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
         self.acted_on: deque[Tensor] = deque(maxlen=0)
 
@@ -84,28 +86,30 @@ class Policy(nn.Module):
             return Categorical(logits=head, validate_args=False)
         return Independent(Normal(head, self.log_std.exp(), validate_args=False), 1, validate_args=False)
 
+    def noise(self, *shape: int) -> np.ndarray:
+        """What chance adds to the actor head of each of so many decisions: (*shape, A) float32.
+
+        Gumbel noise for the logits of a choice, whose argmax is then drawn from their softmax; Gaussian for means.
+        """
+        values = torch.empty(*shape, self.actor.out_features)
+        drawn = values.normal_() if self.log_std is not None else values.exponential_().log_().neg_()
+        return drawn.numpy()
+
     @torch.inference_mode()
-    def act(
-        self, observations: np.ndarray, *, deterministic: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,)."""
+    def act(self, observations: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,).
+
+        Args:
+            noise: (N, A) of `noise`; None for the most likely actions, or the means.
+        """
         self.acted_on.append(moved := networks.to_device(observations, self.device))
         head, values = self(moved)
-        distribution = self.distribution(head)
-        if deterministic:
-            actions = head.argmax(-1) if self.log_std is None else head
-        else:
-            actions = self._drawn(head) if head.is_cuda else distribution.sample()
-        log_probs = distribution.log_prob(actions)
+        chance = 0.0 if noise is None else networks.to_device(noise, self.device)
+        actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
+        log_probs = self.distribution(head).log_prob(actions)
         if head.is_cuda:
             actions, log_probs, values = networks.fetched(actions, log_probs, values)
         return actions.numpy(), log_probs.numpy(), values.numpy()
-
-    def _drawn(self, head: Tensor) -> Tensor:
-        """Random actions; unlike `sample`, which checks its arguments there, it does not wait for the card."""
-        if self.log_std is None:
-            return (head - torch.empty_like(head).exponential_().log()).argmax(-1)  # the Gumbel-max trick
-        return head + self.log_std.exp() * torch.randn_like(head)
 
     @torch.inference_mode()
     def values(self, observations: np.ndarray) -> np.ndarray:
@@ -119,29 +123,47 @@ class Policy(nn.Module):
         distribution = self.distribution(head)
         return Evaluation(distribution.log_prob(actions), distribution.entropy(), values)
 
-    def collect_gradients(self) -> None:
-        """Moves the gradients of the bfloat16 copy to the float32 weights; call between backward() and step()."""
-        for fast in self._fast:
-            halves = list(fast.parameters())
-            if not self._gradients:
-                self._gradients = [torch.empty_like(weight) for weight in self.body.parameters()]
-            torch._foreach_copy_(self._gradients, [half.grad for half in halves])  # type: ignore[misc]
-            for weight, gradient, half in zip(self.body.parameters(), self._gradients, halves, strict=True):
-                weight.grad, half.grad = gradient, None
+    def weights(self) -> list[nn.Parameter]:
+        """The weights through which `evaluate` goes: those of the bfloat16 body, where there is one, and the heads'."""
+        stand_ins = {
+            id(weight): half
+            for fast in self._fast
+            for weight, half in zip(self.body.parameters(), fast.parameters(), strict=True)
+        }
+        return [stand_ins.get(id(parameter), parameter) for parameter in self.parameters()]
+
+    @torch.no_grad()
+    def move_to(self, arena: Arena, *, fill: bool) -> None:
+        """Moves every tensor to the arena's memory; unless `fill`, takes over the values that it finds there."""
+        for module in (self, *self._fast):
+            for tensor in (*module.parameters(), *module.buffers()):
+                memory = arena.tensor(tensor)
+                tensor.data = memory.copy_(tensor) if fill else memory
+
+    @torch.no_grad()
+    def set_gradients(self, shares: Sequence[Sequence[Tensor]]) -> None:
+        """Makes the sum over the shares of gradients, each in the order of `weights`, the gradient of the weights."""
+        parameters = list(self.parameters())
+        if not self._gradients:
+            self._gradients = [torch.empty_like(parameter) for parameter in parameters]
+        torch._foreach_copy_(self._gradients, list(shares[0]))
+        for share in shares[1:]:
+            torch._foreach_add_(self._gradients, [gradient.float() for gradient in share])
+        for parameter, gradient in zip(parameters, self._gradients, strict=True):
+            parameter.grad = gradient
 
     @torch.no_grad()
     def observe(self, observations: np.ndarray) -> None:
         """Takes the newest frames of observations (N, C, H, W) for the statistics by which pixels are normalised.
 
-        Most of a picture never changes. Read as it is, it drowns the few pixels that do, such as Pong's ball; relative
-        to the mean picture they are all that is left, and the policy learns from a third of the steps. After the
+        With them the policy learns Pong from a third of the steps (`networks.PixelReader`). After the
         first `PIXEL_STEPS` the statistics stay as they are.
         """
         if self.pixels is None or self.pixels.count >= PIXEL_STEPS:
             return
         self.pixels.add(torch.from_numpy(observations[:, -1]))
         for body in (self.body, *self._fast):
-            body.normalise(*self.pixels.mean_and_std())  # type: ignore[operator]
+            body.reader.normalise(*self.pixels.mean_and_std())  # type: ignore[union-attr, operator]
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -6,10 +6,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
 from channels import Episode
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
@@ -34,14 +35,45 @@ class Rollout:
     """T steps of N environments; the arrays are overwritten by the next rollout."""
 
     observations: np.ndarray  # (T + 1, N, ...)
+    noise: np.ndarray  # (T, N, A) for Policy.act
     actions: np.ndarray  # (T, N) int64 or (T, N, A) float32
     log_probs: np.ndarray  # (T, N)
     values: np.ndarray  # (T, N)
     last_values: np.ndarray  # (N,)
-    rewards: np.ndarray  # (T, N) true rewards, clipped to [-1, 1] for pixel environments as in the paper
+    true_rewards: np.ndarray  # (T, N) the environment's own
+    rewards: np.ndarray  # (T, N) of these, for pixel environments clipped to [-1, 1] as in the paper
     terminated: np.ndarray  # (T, N)
     truncated: np.ndarray  # (T, N)
     valid: np.ndarray  # (T, N) False where the environment was resetting and ignored the action
+    advantages: np.ndarray  # (T, N) by the rewards that the policy learns from
+    returns: np.ndarray  # (T, N) likewise
+
+    @classmethod
+    def allocate(cls, info: EnvInfo, n_steps: int, n_envs: int, arena: Arena, channels_last: bool) -> Rollout:
+        """Zeros; pixels (T + 1, N, C, H, W) perhaps with C last in memory."""
+        if channels_last:
+            channels, *size = info.observation_shape
+            pixels = arena.array((n_steps + 1, n_envs, *size, channels), np.uint8)
+            observations = np.moveaxis(pixels, -1, 2)
+        else:
+            dtype = np.uint8 if info.kind == "pixels" else np.float32
+            observations = arena.array((n_steps + 1, n_envs, *info.observation_shape), dtype)
+        shape, n_heads = (n_steps, n_envs), info.n_actions or info.action_dim or 0
+        return cls(
+            observations=observations,
+            noise=arena.array((*shape, n_heads)),
+            actions=arena.array(shape, np.int64) if info.n_actions else arena.array((*shape, n_heads)),
+            log_probs=arena.array(shape),
+            values=arena.array(shape),
+            last_values=arena.array((n_envs,)),
+            true_rewards=arena.array(shape),
+            rewards=arena.array(shape),
+            terminated=arena.array(shape, np.bool_),
+            truncated=arena.array(shape, np.bool_),
+            valid=arena.array(shape, np.bool_),
+            advantages=arena.array(shape),
+            returns=arena.array(shape),
+        )
 
     @property
     def n_decisions(self) -> int:
@@ -139,9 +171,9 @@ class SegmentCutter:
         )
 
 
-def random_segment(env_id: str, seed: int) -> Segment | None:
+def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
     """A segment of random actions, of the form that training has; None where no episode is long enough to cut one."""
-    info, env = env_info(env_id), make_vec_env(env_id, 1, seed)
+    info, env = replace(env_info(env_id), segment_length=clip_steps), make_vec_env(env_id, 1, seed)
     cutter, resetting = SegmentCutter(info, 1, seed), np.zeros(1, np.bool_)
     env.action_space.seed(seed)
     try:
@@ -176,78 +208,105 @@ class EpisodeRecorder:
         return episode
 
 
-def _observation_buffer(n: int, observations: np.ndarray, channels_last: bool) -> np.ndarray:
-    """(n, N, ...) for observations of N environments; pixels (n, N, C, H, W) perhaps with C last in memory."""
-    if not channels_last:
-        return np.empty((n, *observations.shape), observations.dtype)
-    n_envs, channels, height, width = observations.shape
-    return np.moveaxis(np.empty((n, n_envs, height, width, channels), observations.dtype), -1, 2)
+class Actor:
+    """Acts with the policy in environments that are some of a rollout's columns."""
+
+    def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
+        self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
+        self.stopwatch = Stopwatch()
+        self._store(-1, env.reset()[0])
+
+    def act(self, *, watch: bool = False) -> list[np.ndarray]:
+        """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched."""
+        r, mine, views = self.rollout, self.mine, list[np.ndarray]()
+        r.observations[0, mine] = r.observations[-1, mine]
+        for t in range(len(r.rewards)):
+            with self.stopwatch.part("policy"):
+                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine])
+                r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
+            if watch:
+                views.append(self.env.watch().copy())
+            with self.stopwatch.part("environment"):
+                observations, rewards, terminated, truncated, _ = self.env.step(r.actions[t, mine])
+                r.true_rewards[t, mine], r.terminated[t, mine], r.truncated[t, mine] = rewards, terminated, truncated
+                self._store(t + 1, observations)
+        with self.stopwatch.part("policy"):
+            r.last_values[mine] = self.policy.values(r.observations[-1, mine])
+        return views
+
+    def _store(self, t: int, observations: np.ndarray) -> None:
+        """Keeps the observations of step t; plane by plane, the fastest change of layout."""
+        if self.policy.channels_last:
+            for plane in range(observations.shape[1]):
+                self.rollout.observations[t, self.mine, plane] = observations[:, plane]
+        else:
+            self.rollout.observations[t, self.mine] = observations
 
 
 class Runner:
-    """Acts in the environments with the policy, one rollout of T steps at a time."""
+    """Runs the policy in all environments, one rollout of T steps at a time.
+
+    Args:
+        env: the environments of this process, the first of all; people watch some of these.
+        rollout: columns for the environments of all processes, of which the crew fills the others.
+        watch: keep colour frames for the segments.
+        record: keep whole episodes of environment 0.
+        end_penalty: taken off the true reward of the step that ends a game, in segments alone.
+    """
 
     def __init__(
         self,
         env: PreferenceVecEnv,
         info: EnvInfo,
         policy: Policy,
-        n_steps: int,
+        rollout: Rollout,
         seed: int,
         watch: bool,
         record: bool,
+        crew: Crew = ALONE,
+        end_penalty: float = 0.0,
     ) -> None:
-        self.env, self.policy, self.n_steps = env, policy, n_steps
+        self.policy, self.rollout, self.crew = policy, rollout, crew
+        self.end_penalty = np.float32(end_penalty)
+        self.actor = Actor(env, slice(0, env.num_envs), policy, rollout)
+        self.stopwatch = self.actor.stopwatch  # the other processes take as long
         self.clip_rewards = info.kind == "pixels"
         self.watch, self.record = watch, record
-        self.cutter = SegmentCutter(info, env.n_watched if watch else env.num_envs, seed)
+        self.n_steps, n_envs = rollout.rewards.shape
+        self.cutter = SegmentCutter(info, env.n_watched if watch else n_envs, seed)
         self.recorder = EpisodeRecorder(info.fps) if record else None
-        self.stopwatch = Stopwatch()
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes = 0
-        self._running_returns = np.zeros(env.num_envs, np.float64)
+        self._running_returns = np.zeros(n_envs, np.float64)
         self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
-        shape = (n_steps, env.num_envs)
-        observations, _ = env.reset()
-        action_shape = () if info.n_actions else (info.action_dim or 0,)
-        self.rollout = Rollout(
-            observations=_observation_buffer(n_steps + 1, observations, policy.channels_last),
-            actions=np.zeros((*shape, *action_shape), np.int64 if info.n_actions else np.float32),
-            log_probs=np.zeros(shape, np.float32),
-            values=np.zeros(shape, np.float32),
-            last_values=np.zeros(env.num_envs, np.float32),
-            rewards=np.zeros(shape, np.float32),
-            terminated=np.zeros(shape, np.bool_),
-            truncated=np.zeros(shape, np.bool_),
-            valid=np.ones(shape, np.bool_),
-        )
-        self._store(n_steps, observations)
-        self._resetting = np.zeros(env.num_envs, np.bool_)
+        self._resetting = np.zeros(n_envs, np.bool_)
 
     def collect(self) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed."""
-        r, episodes = self.rollout, []
-        self._views.clear()
-        r.observations[0] = r.observations[-1]
-        for t in range(self.n_steps):
-            with self.stopwatch.part("policy"):
-                r.actions[t], r.log_probs[t], r.values[t] = self.policy.act(r.observations[t])
-            views = self.env.watch() if self.watch or self.record else None
-            with self.stopwatch.part("environment"):
-                observations, rewards, r.terminated[t], r.truncated[t], _ = self.env.step(r.actions[t])
-            self._store(t + 1, observations)
-            r.valid[t] = ~self._resetting
-            r.rewards[t] = np.clip(rewards, -1, 1) if self.clip_rewards else rewards
-            self._resetting = r.terminated[t] | r.truncated[t]
-            if self.recorder is not None and views is not None and r.valid[t, 0]:
-                episode = self.recorder.add(views[0], float(rewards[0]), bool(self._resetting[0]))
-                episodes += [episode] if episode else []
-            self._count(rewards)
-            if self.watch and views is not None:
-                self._views.append(views.copy())
-        with self.stopwatch.part("policy"):
-            r.last_values = self.policy.values(r.observations[-1])
+        r = self.rollout
+        r.noise[:] = self.policy.noise(*r.rewards.shape)
+        self.crew.order("act")
+        with self.crew.one_thread_each():
+            views = self.actor.act(watch=self.watch or self.record)
+        self.crew.results()
+        done = r.terminated | r.truncated
+        r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
+        r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards
+        episodes = self._recorded(views)
+        self._count(done)
+        self._views = views if self.watch else []
+        self._resetting = done[-1]
         return r, episodes
+
+    def _recorded(self, views: list[np.ndarray]) -> list[Episode]:
+        """The episodes of environment 0 that the rollout completed, if they are recorded."""
+        r, recorder = self.rollout, self.recorder
+        if recorder is None:
+            return []
+        done = r.terminated[:, 0] | r.truncated[:, 0]
+        steps = zip(views, r.true_rewards[:, 0], done, r.valid[:, 0], strict=True)
+        ended = [recorder.add(view[0], float(reward), bool(end)) for view, reward, end, valid in steps if valid]
+        return [episode for episode in ended if episode]
 
     def cut(self, policy_step: int, member_rewards: np.ndarray | None = None) -> list[Segment]:
         """The segments that the rollout completed; to be called once after each `collect`.
@@ -262,7 +321,7 @@ class Runner:
                 segments += self.cutter.add(
                     r.observations[t],
                     r.actions[t],
-                    r.rewards[t],
+                    r.rewards[t] - self.end_penalty * r.terminated[t],
                     r.terminated[t] | r.truncated[t],
                     r.valid[t],
                     self._views[t] if self.watch else None,
@@ -271,18 +330,11 @@ class Runner:
                 )
         return segments
 
-    def _store(self, t: int, observations: np.ndarray) -> None:
-        """Keeps the observations of step t; plane by plane, the fastest change of layout."""
-        if self.policy.channels_last:
-            for plane in range(observations.shape[1]):
-                self.rollout.observations[t, :, plane] = observations[:, plane]
-        else:
-            self.rollout.observations[t] = observations
-
-    def _count(self, rewards: np.ndarray) -> None:
-        """Adds up true rewards; `_resetting` says whose episode has just ended."""
-        self._running_returns += rewards
-        for i in np.flatnonzero(self._resetting):
-            self.finished_returns.append(float(self._running_returns[i]))
-            self.n_episodes += 1
-        self._running_returns[self._resetting] = 0.0
+    def _count(self, done: np.ndarray) -> None:
+        """Adds up the true rewards of the rollout's episodes; `done` (T, N) says where one ended."""
+        for rewards, ended in zip(self.rollout.true_rewards, done, strict=True):
+            self._running_returns += rewards
+            for i in np.flatnonzero(ended):
+                self.finished_returns.append(float(self._running_returns[i]))
+                self.n_episodes += 1
+            self._running_returns[ended] = 0.0

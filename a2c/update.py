@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 import networks
 from a2c.config import PolicyConfig
+from a2c.crew import ALONE, Crew
 from a2c.model import Policy
+from a2c.runner import Rollout
 
 VALUE_COEF = 0.5
 MAX_GRAD_NORM = 0.5
 PPO_CLIP = 0.2
+LOSSES = ("policy_loss", "value_loss", "entropy")
 
 
 class RMSProp(Optimizer):
@@ -53,13 +58,29 @@ class Batch:
     log_probs: Tensor  # (B,) at the time of acting
     advantages: Tensor  # (B,)
     returns: Tensor  # (B,)
-    valid: Tensor  # (B,) 1.0 or 0.0
+    valid: Tensor  # (B,) bool
 
     def __len__(self) -> int:
         return len(self.valid)
 
-    def select(self, indices: Tensor) -> Batch:
-        """The decisions at `indices`."""
+    @classmethod
+    def of(cls, rollout: Rollout, observations: Tensor | None = None, device: torch.device = networks.CPU) -> Batch:
+        """A rollout's arrays, without a copy on a CPU.
+
+        Args:
+            observations: those of the rollout, if they are on the device already.
+        """
+        columns = (rollout.log_probs, rollout.advantages, rollout.returns, rollout.valid)
+        moved = (networks.to_device(column.reshape(-1), device) for column in (rollout.flat_actions(), *columns))
+        if observations is None:
+            observations = networks.to_device(rollout.flat_observations(), device)
+        return cls(observations, *moved)
+
+    def select(self, rows: slice | np.ndarray | Tensor) -> Batch:
+        """The decisions of some rows."""
+        if isinstance(rows, slice):
+            return Batch(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        indices = networks.to_device(rows, self.valid.device)
         return Batch(*(_rows(getattr(self, name), indices) for name in self.__dataclass_fields__))
 
 
@@ -78,65 +99,88 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
     return RMSProp(params, lr=config.lr)
 
 
-def a2c_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig) -> dict[str, float]:
+@dataclass(frozen=True)
+class Descent:
+    """What a process needs to know for its share of a gradient."""
+
+    rows: slice | np.ndarray  # its decisions of the rollout laid flat
+    n_valid: float  # decisions of all shares, of which the losses are means
+    mean: float = 0.0  # subtracted from the advantages
+    std: float = 1.0  # then divides them
+
+
+def a2c_update(
+    policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
+) -> dict[str, float]:
     """One step on the whole batch along the advantage-weighted policy gradient."""
-    evaluation = policy.evaluate(batch.observations, batch.actions)
-    policy_losses = -batch.advantages * evaluation.log_probs
-    return _numbers(_step(policy, optimizer, batch, policy_losses, evaluation.entropy, evaluation.values, config))
+    n = len(batch)
+    rows = [slice(n * i // crew.size, n * (i + 1) // crew.size) for i in range(crew.size)]
+    return _numbers(_step(policy, optimizer, batch, config, crew, rows, float(batch.valid.sum())))
 
 
-def ppo_update(policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig) -> dict[str, float]:
+def ppo_update(
+    policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
+) -> dict[str, float]:
     """Several passes over shuffled minibatches with the clipped surrogate objective (eq. 7)."""
-    losses: dict[str, Tensor] = {}
+    figures: dict[str, Tensor] = {}
     for _ in range(config.ppo_epochs):
-        for indices in networks.to_device(torch.randperm(len(batch)), policy.device).chunk(config.ppo_minibatches):
-            part = batch.select(indices)
-            evaluation = policy.evaluate(part.observations, part.actions)
-            ratio = (evaluation.log_probs - part.log_probs).exp()
-            advantages = _normalised(part.advantages, part.valid)
-            clipped = ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP)
-            policy_losses = -torch.minimum(ratio * advantages, clipped * advantages)
-            losses = _step(policy, optimizer, part, policy_losses, evaluation.entropy, evaluation.values, config)
-    return _numbers(losses)
+        for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
+            rows = [share.numpy() for share in indices.tensor_split(crew.size)]
+            figures = _step(policy, optimizer, batch, config, crew, rows, *_statistics(batch, indices))
+    return _numbers(figures)
 
 
-def _normalised(advantages: Tensor, valid: Tensor) -> Tensor:
-    """Zero mean and unit deviation over the valid decisions; fewer than two have no deviation and stay as they are."""
-    kept = advantages[valid > 0]
-    if len(kept) < 2:
-        return advantages
-    return (advantages - kept.mean()) / (kept.std() + 1e-8)
+def _statistics(batch: Batch, indices: Tensor) -> list[float]:
+    """Number of valid decisions, mean and deviation of their advantages; fewer than two stay as they are."""
+    indices = networks.to_device(indices, batch.valid.device)
+    valid, advantages = batch.valid[indices].float(), batch.advantages[indices]
+    n = valid.sum()
+    mean = (advantages * valid).sum() / n.clamp(min=1)
+    std = (((advantages - mean) ** 2 * valid).sum() / (n - 1).clamp(min=1)).sqrt() + 1e-8
+    found: list[float] = torch.stack([n, mean, std]).tolist()
+    return found if found[0] >= 2 else [found[0], 0.0, 1.0]
 
 
 def _step(
     policy: Policy,
     optimizer: Optimizer,
     batch: Batch,
-    policy_losses: Tensor,
-    entropy: Tensor,
-    values: Tensor,
     config: PolicyConfig,
+    crew: Crew,
+    rows: Sequence[slice | np.ndarray],
+    *statistics: float,
 ) -> dict[str, Tensor]:
-    """Joins the three losses, and moves the weights by their clipped gradient."""
-    n_valid = batch.valid.sum().clamp(min=1)
-    policy_loss = (policy_losses * batch.valid).sum() / n_valid
-    mean_entropy = (entropy * batch.valid).sum() / n_valid
-    value_loss = ((batch.returns - values) ** 2 * batch.valid).sum() / n_valid
-    loss = policy_loss - config.ent_coef * mean_entropy + VALUE_COEF * value_loss
-    optimizer.zero_grad()
-    loss.backward()
-    policy.collect_gradients()
+    """Moves the weights by the clipped gradient of the three losses together, to which each process adds its rows."""
+    descents = [Descent(share, *statistics) for share in rows]
+    crew.order("descend", descents)
+    with crew.one_thread_each():
+        found, losses = gradients(policy, batch, config, descents[0])
+    losses = torch.stack([losses, *crew.results()]).sum(0)
+    policy.set_gradients([found, *crew.gradients])
     grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRAD_NORM)
     optimizer.step()
     policy.refresh()
-    return {
-        "policy_loss": policy_loss.detach(),
-        "value_loss": value_loss.detach(),
-        "entropy": mean_entropy.detach(),
-        "grad_norm": grad_norm,
-    }
+    return {**dict(zip(LOSSES, losses, strict=True)), "grad_norm": grad_norm}
 
 
-def _numbers(losses: dict[str, Tensor]) -> dict[str, float]:
+def gradients(
+    policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
+    share = batch.select(descent.rows)
+    evaluation = policy.evaluate(share.observations, share.actions)
+    advantages = (share.advantages - descent.mean) / descent.std
+    policy_losses = -advantages * evaluation.log_probs
+    if config.algo == "ppo":
+        ratio = (evaluation.log_probs - share.log_probs).exp()
+        policy_losses = -torch.minimum(ratio * advantages, ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP) * advantages)
+    value_losses = (share.returns - evaluation.values) ** 2
+    columns = torch.stack([policy_losses, value_losses, evaluation.entropy])
+    losses = (columns * share.valid).sum(1) / max(1.0, descent.n_valid)
+    loss = losses[0] + VALUE_COEF * losses[1] - config.ent_coef * losses[2]
+    return torch.autograd.grad(loss, policy.weights()), losses.detach()
+
+
+def _numbers(figures: dict[str, Tensor]) -> dict[str, float]:
     """The figures of an update, brought from the device at once: each transfer waits for all that it computes."""
-    return dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
+    return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,15 +18,19 @@ from torch import Tensor
 import checkpoint
 import networks
 from a2c.config import PolicyConfig
+from a2c.crew import CREW_BROKEN, Arena, Crew
+from a2c.demonstrations import Demonstrations, clone
 from a2c.evaluation import Evaluator
+from a2c.follower import Shared, mine
 from a2c.model import Policy
-from a2c.returns import advantages
+from a2c.returns import advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from channels import Channels, Report, offer
 from envs import EnvInfo, env_info, make_vec_env
 
 REPORT_SECONDS = 1.0
+NOTICED_SECONDS = 10.0  # ample for the main process to see that a child has died
 
 
 class Rewarder(Protocol):
@@ -69,32 +77,65 @@ class PolicyWorker:
         n_watched: int,
         render_episodes: bool,
         resume: bool,
+        clip_steps: int | None = None,
+        end_penalty: float = 0.0,
         device: torch.device = networks.CPU,
+        links: Sequence[Connection] = (),
+        memory: Any = None,
     ) -> None:
         torch.manual_seed(seed)
         self.config, self.rewarder, self.channels, self.run_dir = config, rewarder, channels, run_dir
         self.info: EnvInfo = env_info(env_id)
+        if clip_steps is not None:
+            self.info = replace(self.info, segment_length=clip_steps)
         self.policy = Policy(self.info, config.policy_network, device)
         if device.type == "cuda":  # then the update and the reward predictor need no second transfer
             self.policy.acted_on = deque(maxlen=config.n_steps)
+        shared = Shared.lay_out(self.policy, env_id, config, Arena(memory), len(links) + 1, leads=True)
+        self.crew = Crew(links, shared.gradients)
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
         returns = self._load(resume)
+        self._writer: Any = None
+        if config.demonstrations and not self.updates:
+            self._imitate(Path(config.demonstrations), seed)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
         torch.cuda.manual_seed(env_seed)  # and on a card with other actions; without one this does nothing
         n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
-        env = make_vec_env(env_id, config.n_envs, env_seed, n_watched=n_shown)
+        self.crew.order("begin", [env_seed] * self.crew.size)
+        # Emulators need no threads of their own where there are other processes.
+        env = make_vec_env(env_id, mine(config, self.crew.size, 0).stop, env_seed, n_shown, int(self.crew.size > 1))
         self.runner = Runner(
-            env, self.info, self.policy, config.n_steps, env_seed, watch=n_watched > 0, record=render_episodes
+            env,
+            self.info,
+            self.policy,
+            shared.rollout,
+            env_seed,
+            watch=n_watched > 0,
+            record=render_episodes,
+            crew=self.crew,
+            end_penalty=end_penalty,
         )
+        self.crew.results()
         self.runner.finished_returns.extend(returns)
         self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
-        self._writer: Any = None
         self._log_sums: defaultdict[str, float] = defaultdict(float)
+        self.predicted_reward = math.nan  # per step, mean since the last point of the curves
         self._log_mark = (time.monotonic(), self.steps)
         self._report_mark = (time.monotonic(), self.steps)
+
+    def _imitate(self, place: Path, seed: int) -> None:
+        """Starts the policy as an imitation of recorded play, and says how far that is."""
+
+        def report(epoch: int, log_probability: float) -> bool:
+            self.channels.reports.put(Report("demonstrations", {"epoch": epoch, "log_probability": log_probability}))
+            self._events().add_scalar("demonstrations/held_out_log_probability", log_probability, epoch)
+            return not self.channels.stop.is_set()
+
+        shown = Demonstrations.load(place, self.info)
+        clone(self.policy, shown, seed=seed, normalise_pixels=self.config.normalise_pixels, report=report)
 
     @property
     def _learned_all(self) -> bool:
@@ -116,6 +157,8 @@ class PolicyWorker:
             return (
                 True  # resumed for nothing but the last evaluation, or stopped in one, which a resumed run begins anew
             )
+        if training and self.channels.pause.is_set():
+            return False  # too many questions wait for an answer
         with self.channels.turns.policy():
             worked = self._collect_and_learn(training)
         if training:
@@ -145,7 +188,7 @@ class PolicyWorker:
             segments = self.runner.cut(self.steps, in_own_measure)
             self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
         if training:
-            self._learn(rollout, rewards, observations, actions)
+            self._learn(rollout, rewards, observations)
         self._report(training)
         return True
 
@@ -175,32 +218,29 @@ class PolicyWorker:
         self._report_mark = (self._report_mark[0] + took, self._report_mark[1])
         self._log_mark = (self._log_mark[0] + took, self._log_mark[1])
 
-    def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor, actions: Tensor) -> None:
+    def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor) -> None:
         """One update on the rollout with these rewards (T, N)."""
         config, stopwatch = self.config, self.runner.stopwatch
         with stopwatch.part("update"):
             self._set_learning_rate()
-            advs = advantages(
-                rewards,
-                rollout.values,
-                rollout.last_values,
-                rollout.terminated,
-                rollout.truncated,
-                gamma=config.gamma,
-                gae_lambda=config.gae_lambda,
-            )
-            columns = (rollout.log_probs, advs, advs + rollout.values, rollout.valid.astype(np.float32))
-            batch = Batch(
-                observations, actions, *(networks.to_device(c.reshape(-1), self.policy.device) for c in columns)
-            )
+            rollout.advantages[:] = self._advantages(rollout, rewards)
+            rollout.returns[:] = rollout.advantages + rollout.values
             update = ppo_update if config.algo == "ppo" else a2c_update
-            losses = update(self.policy, self.optimizer, batch, config)
+            batch = Batch.of(rollout, observations, self.policy.device)
+            losses = update(self.policy, self.optimizer, batch, config, self.crew)
         self.steps += rollout.n_decisions
         self.updates += 1
         self.channels.agent_steps.value = self.steps
         self._log(rollout, rewards, losses)
         if self.updates % config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by:
             self.save()
+
+    def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
+        """(T, N) advantages for these rewards (T, N)."""
+        r, discounts = rollout, {"gamma": self.config.gamma, "gae_lambda": self.config.gae_lambda}
+        if self.config.continuing_episodes:
+            return continuing_advantages(rewards, r.values, r.last_values, r.valid, **discounts)
+        return advantages(rewards, r.values, r.last_values, r.terminated, r.truncated, **discounts)
 
     def _observations(self, rollout: Rollout) -> Tensor:
         """(T * N, ...) on which the policy acted; a card has them since then."""
@@ -234,6 +274,7 @@ class PolicyWorker:
             return
         n, now = self.config.log_interval, time.monotonic()
         scalars = {name: total / n for name, total in sums.items()}
+        self.predicted_reward = scalars.get("reward/predicted", math.nan)
         scalars["policy/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         scalars["segments/dropped"] = self.dropped_segments
         scalars["speed/agent_steps_per_second"] = (self.steps - self._log_mark[1]) / (now - self._log_mark[0])
@@ -264,6 +305,7 @@ class PolicyWorker:
             "episode_return": float(np.mean(returns)) if returns else float("nan"),
             "dropped_segments": float(self.dropped_segments),
             "training": float(training),
+            "predicted_reward": self.predicted_reward,
         }
         self.channels.reports.put(Report("a2c", values))
         self._report_mark = (now, self.steps)
@@ -314,7 +356,8 @@ class PolicyWorker:
         """Checkpoints what was learned and ends the environments."""
         if self.updates:
             self.save()
-        self.runner.env.close()
+        self.crew.close()
+        self.runner.actor.env.close()
         self.evaluator.close()
         if self._writer is not None:
             self._writer.close()
@@ -339,5 +382,7 @@ def run_worker(
         while not channels.stop.is_set() and not worker.finished:
             if not worker.step():
                 channels.stop.wait(0.05)
+    except CREW_BROKEN:  # one of the crew has died, about which the main process knows more
+        channels.stop.wait(NOTICED_SECONDS)
     finally:
         worker.close()

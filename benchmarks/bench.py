@@ -29,7 +29,7 @@ from scaling import AXES, draw
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from a2c.config import PolicyConfig
+from a2c.config import PPO_DEFAULTS, PolicyConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
 from run_folder import PACKAGES, git_revision, machine
@@ -41,6 +41,7 @@ TRIALS = ROOT / "runs"  # what --quick and --only write must not replace whole r
 PEERS = ROOT / "benchmarks" / "peers"
 MARKS = ("<!-- bench -->", "<!-- /bench -->")
 SHORT = ("--seconds", "0.5")
+PPO = PolicyConfig(algo="ppo", **PPO_DEFAULTS)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ MEASUREMENTS = {
     "preferences_ppo": Measurement(
         "Run: PPO on preferences", ("preferences", "--algo", "ppo"), ("--seconds", "6"), 500
     ),
+    "preferences_pong": Measurement(
+        "Run: Pong on preferences, with the settings of `reproduce`",
+        ("preferences", "--reproduces", "pong-3.3k"),
+        ("--seconds", "6"),
+        500,
+    ),
     "synthetic_labels": Measurement("Synthetic teacher's labels to disk", ("synthetic_labels",), labels=500),
     "clip_delay": Measurement("From clip cut to clip askable", ("clip_delay",)),
     "memory": Measurement("Memory of a run on preferences, 3,000 labels", ("memory",), ("--seconds", "2"), 3000),
@@ -79,9 +86,23 @@ MEASUREMENTS = {
 PEER_MEASUREMENTS = {
     "sb3_a2c": Measurement("Stable-Baselines3 A2C", ("a2c",), ("--steps", "500"), peer="sb3"),
     "sb3_ppo": Measurement("Stable-Baselines3 PPO", ("ppo",), ("--steps", "2048"), peer="sb3"),
-    "imitation": Measurement("imitation's preference comparisons", (), ("--steps", "2048"), peer="imitation"),
+    "imitation": Measurement(
+        "imitation's preference comparisons, PPO as in ours", (), ("--steps", "2048"), peer="imitation"
+    ),
+    "imitation_default": Measurement(
+        "imitation's preference comparisons, PPO as it is by default",
+        ("--default_ppo",),
+        ("--steps", "2048"),
+        peer="imitation",
+    ),
 }
-OUR_COUNTERPART = {"sb3_a2c": "true_reward_a2c", "sb3_ppo": "true_reward_ppo", "imitation": "preferences_ppo"}
+# Ours with the settings of theirs; then with our own for the same game.
+OUR_COUNTERPARTS = {
+    "sb3_a2c": ("true_reward_a2c",),
+    "sb3_ppo": ("true_reward_ppo",),
+    "imitation": ("preferences_ppo", "preferences_pong"),
+    "imitation_default": ("preferences_ppo", "preferences_pong"),
+}
 
 
 # The parts of an agent step of a run, each with the measurement that gives its speed.
@@ -100,9 +121,12 @@ def costs(run: str, medians: Mapping[str, float]) -> dict[str, float]:
     if kind not in ("true_reward", "preferences"):
         return {}
     # How often a part works for each agent step.
-    times = {"training the predictor": PredictorConfig().labels_per_step}
-    if algo == "ppo":
-        times["policy update"] = PolicyConfig().ppo_epochs
+    policy = PPO if algo == "ppo" else PolicyConfig()
+    times = {
+        "acting": (policy.n_steps + 1) / policy.n_steps,  # the value of what comes after a rollout is wanted too
+        "policy update": policy.ppo_epochs if algo == "ppo" else 1,
+        "training the predictor": PredictorConfig().labels_per_step,
+    }
     parts = list(PARTS)[: 3 if kind == "true_reward" else None]
     rates = {part: medians.get(PARTS[part].format(algo=algo)) for part in parts}
     return {part: times.get(part, 1) / rate for part, rate in rates.items() if rate} if all(rates.values()) else {}
@@ -242,9 +266,9 @@ def table(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
         if name not in medians:
             continue
         taken, unit = measurements[name], measurements[name]["unit"]
-        ours = medians.get(OUR_COUNTERPART.get(name, ""))
+        ours = [medians[run] for run in OUR_COUNTERPARTS.get(name, ()) if run in medians]
         share = f"{medians[name] / limits[name]:.0%} of {limits[name]:,.0f}" if name in limits else ""
-        ratio = f"{ours / medians[name]:.1f}" if ours else ""
+        ratio = "; with our settings ".join(f"{speed / medians[name]:.1f}" for speed in ours)
         spread = f"{_figure(taken['lowest'])} to {_figure(taken['highest'])}"
         title = measurement.title + _aside(name, taken["readings"])
         rows.append((title, f"{_figure(medians[name])} {unit}", spread, share, ratio))

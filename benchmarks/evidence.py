@@ -41,12 +41,13 @@ def moving_dot(seeds: int = 5, log_dir: str = "runs") -> None:
         record(f"moving_dot_seed{seed}", Path(log_dir) / name)
 
 
-def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> None:
+def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], note: str = "") -> None:
     """Copies a run's curves and settings to results/ and works out its figures.
 
     Args:
         name: name of the result's files.
         run: the run folder.
+        note: what its command does not tell, such as a resumption with other flags.
     """
     with (run / "progress.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["steps"]]
@@ -78,7 +79,8 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path]) -> 
     config["command"] = ["python", "run.py", *config["command"][1:]]
     keep = ("command", "started", "git_revision", "machine", "versions", "config")
     RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"figures": figures, **{key: config[key] for key in keep}}, indent=2)
+    about = {"note": note} if note else {}
+    text = json.dumps({"figures": figures, **about, **{key: config[key] for key in keep}}, indent=2)
     (RESULTS / f"{name}.json").write_text(text + "\n")
     shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")

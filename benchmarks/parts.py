@@ -21,13 +21,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from a2c.config import Algo, PolicyConfig
+from a2c.crew import Arena, crew_size
+from a2c.follower import start_crew
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner
-from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
+from a2c.update import Batch, a2c_update, ppo_update
 from a2c.worker import PolicyWorker
 from channels import Channels, WeightsBoard, offer
 from config import RunConfig, parse
 from envs import env_info, make_vec_env
+from gatherers import SyntheticGatherer
 from networks import to_device
 from pref_db import Comparison, PrefDB, Segment
 from pref_interface import PrefInterface, PrefsConfig
@@ -89,7 +92,8 @@ def collect(config: PolicyConfig) -> tuple[Policy, Rollout]:
     """A new policy and a rollout of its own, laid out in memory as in training."""
     info = env_info(PONG)
     env, policy = make_vec_env(PONG, config.n_envs, seed=0), Policy(info, config.policy_network, device())
-    rollout, _ = Runner(env, info, policy, config.n_steps, 0, watch=False, record=False).collect()
+    rollout = Rollout.allocate(info, config.n_steps, config.n_envs, Arena(), policy.channels_last)
+    Runner(env, info, policy, rollout, 0, watch=False, record=False).collect()
     env.close()
     return policy, rollout
 
@@ -105,24 +109,32 @@ def emulator(seconds: float = 10.0) -> Reading:
 
 
 def policy_forward(seconds: float = 10.0) -> Reading:
-    """The policy choosing actions for all environments."""
-    policy, rollout = collect(pong_config().policy)
-    n_envs = rollout.valid.shape[1]
-    per_second, took = pace(lambda: policy.act(rollout.observations[0]), seconds)
-    return reading("policy_forward", per_second * n_envs, "agent steps/s", took, n_envs=n_envs)
+    """The policy choosing actions for all environments, a share of them in each process of the crew.
+
+    Here one process does its share, and the others are taken to be as fast.
+    """
+    config = pong_config().policy
+    size = crew_size(env_info(PONG), config, device(), torch.get_num_threads())
+    policy, rollout = collect(config)
+    share = slice(0, config.n_envs // size)
+    observations, noise = rollout.observations[0, share], rollout.noise[0, share]
+    torch.set_num_threads(torch.get_num_threads() // size)
+    per_second, took = pace(lambda: policy.act(observations, noise), seconds)
+    return reading("policy_forward", per_second * len(noise) * size, "agent steps/s", took, n_envs=config.n_envs)
 
 
 def policy_update(algo: Algo = "a2c", seconds: float = 10.0) -> Reading:
-    """One pass of the policy's update over a rollout."""
+    """One pass of the policy's update over a rollout, by the whole crew."""
     # At a learning rate of 0 the arithmetic is the same, and one rollout can be learned from for ever.
     config = dataclasses.replace(pong_config(algo).policy, lr=0.0, ppo_epochs=1)
-    policy, rollout = collect(config)
-    optimizer, n = make_optimizer(policy, config), rollout.n_decisions
-    columns = (rollout.log_probs.reshape(-1), torch.randn(n), torch.randn(n), torch.ones(n))
-    arrays = (rollout.flat_observations(), rollout.flat_actions(), *columns)
-    batch = Batch(*(to_device(array, policy.device) for array in arrays))
-    update = ppo_update if algo == "ppo" else a2c_update
-    per_second, took = pace(lambda: update(policy, optimizer, batch, config), seconds)
+    with leading(config) as worker:
+        rollout, _ = worker.runner.collect()
+        for column in (rollout.advantages, rollout.returns):
+            column[:] = np.random.default_rng(0).normal(size=column.shape)
+        batch = Batch.of(rollout, device=worker.policy.device)
+        update, parts = ppo_update if algo == "ppo" else a2c_update, (worker.policy, worker.optimizer)
+        per_second, took = pace(lambda: update(*parts, batch, config, worker.crew), seconds)
+    n = rollout.n_decisions
     size = math.ceil(n / config.ppo_minibatches) if algo == "ppo" else n
     return reading(f"policy_update_{algo}", per_second * n, "agent steps/s", took, rollout=n, minibatch=size)
 
@@ -270,7 +282,8 @@ def make_interface(folder: Path, config: PrefsConfig, goal: int, channels: Chann
     """A preference interface with a synthetic teacher and an empty store."""
     db = PrefDB.create(folder / "prefs.db", PONG, env_info(PONG).segment_length)
     channels = channels or Channels.create(synchronous=True, take_turns=False)
-    return PrefInterface(db, SyntheticTeacher(), channels, config, seed=0, goal=goal, annealed_over=1e6)
+    gatherer = SyntheticGatherer(db, SyntheticTeacher())
+    return PrefInterface(db, gatherer, channels, config, seed=0, goal=goal, annealed_over=1e6)
 
 
 def send_clips(channels: Channels, segment: Segment) -> None:
@@ -306,15 +319,29 @@ def clip_delay(seconds: float = 10.0) -> Reading:
     return reading("clip_delay", statistics.median(delays), "ms", took, worst=max(delays), clips=len(delays))
 
 
-def true_reward_loop(n_envs: int = 16, seconds: float = 10.0) -> Reading:
-    """A2C on true rewards in this process."""
-    config = dataclasses.replace(pong_config().policy, n_envs=n_envs, eval_interval_million_timesteps=0)
-    channels = Channels.create(synchronous=True, take_turns=False)
+@contextlib.contextmanager
+def leading(config: PolicyConfig) -> Iterator[PolicyWorker]:
+    """The policy's worker on the true reward in this process, with its crew in others."""
+    channels = Channels.create(synchronous=False, take_turns=False)
+    children, size = Children(channels), crew_size(env_info(PONG), config, device(), torch.get_num_threads())
+    links, theirs, memory = start_crew(children, PONG, config, size)
+    for link in theirs:
+        link.close()
+    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False, "memory": memory}
     with scratch_folder() as folder:
-        flags = {"device": device(), "seed": 0, "n_watched": 0, "render_episodes": False, "resume": False}
-        worker = PolicyWorker(PONG, config, None, channels, folder, **flags)  # type: ignore[arg-type]
+        worker = PolicyWorker(PONG, config, None, channels, folder, seed=0, device=device(), links=links, **flags)
+        try:
+            yield worker
+        finally:
+            worker.close()
+            children.stop()
+
+
+def true_reward_loop(n_envs: int = 16, seconds: float = 10.0) -> Reading:
+    """A2C on true rewards, led by this process."""
+    config = dataclasses.replace(pong_config().policy, n_envs=n_envs, eval_interval_million_timesteps=0)
+    with leading(config) as worker:
         per_second, took = pace(worker.step, seconds)
-        worker.close()
     n = n_envs * config.n_steps
     return reading("true_reward_loop", per_second * n, "agent steps/s", took, n_envs=n_envs)
 

@@ -17,6 +17,7 @@ from evidence import MOVING_DOT
 from parts import PONG, ROOT, Reading, reading, scratch_folder
 
 from a2c.config import Algo
+from experiments import EXPERIMENTS
 from pref_db import PrefDB
 from processes import UserError
 
@@ -100,18 +101,28 @@ def true_reward(algo: Algo = "a2c", seconds: float = 40.0) -> Reading:
     return speed(f"true_reward_{algo}", seconds, "train_policy_with_original_rewards", PONG, "--algo", algo)
 
 
-def preference_flags(algo: Algo, store: Path) -> tuple[str, ...]:
+def preference_flags(store: Path, *flags: str) -> tuple[str, ...]:
     """A run whose policy phase starts after one pass over the labels of a store; more labels are asked for in it."""
     db = PrefDB.open(store / "prefs.db", read_only=True)
     n_labels = db.n_labels()
     db.close()
     initial = ("--n_initial_prefs", str(n_labels), "--n_initial_epochs", "1", "--load_prefs_dir", str(store.resolve()))
-    return ("train_policy_with_preferences", PONG, "--synthetic_prefs", "--algo", algo, *initial)
+    return ("train_policy_with_preferences", PONG, "--synthetic_prefs", *flags, *initial)
 
 
-def preferences(store: Path, algo: Algo = "a2c", seconds: float = 40.0) -> Reading:
-    """A run on preferences, the trainer and the synthetic teacher at work."""
-    return speed(f"preferences_{algo}", seconds, *preference_flags(algo, store))
+def preferences(store: Path, algo: Algo = "a2c", reproduces: str = "", seconds: float = 40.0) -> Reading:
+    """A run on preferences, the trainer and the synthetic teacher at work.
+
+    Args:
+        store: labels to start from.
+        algo: the update rule, with its other settings as they are.
+        reproduces: the experiment on Pong whose settings to take instead.
+        seconds: how long to look on.
+    """
+    if reproduces:
+        flags = EXPERIMENTS[reproduces].command[3:]  # but for what every such command begins with
+        return speed("preferences_pong", seconds, *preference_flags(store, *flags))
+    return speed(f"preferences_{algo}", seconds, *preference_flags(store, "--algo", algo))
 
 
 def process_tree(root: int) -> list[int]:
@@ -144,7 +155,7 @@ def memory(store: Path, seconds: float = 40.0) -> Reading:
     if not Path("/proc/self/smaps_rollup").exists():
         raise UserError("memory is measured by Linux's /proc; leave this measurement out with --only.")
     seen: list[dict[str, float]] = []
-    with started_run(*preference_flags("a2c", store)) as (process, run_dir):
+    with started_run(*preference_flags(store, "--algo", "a2c")) as (process, run_dir):
         rows = policy_phase(process, run_dir, seconds, watch=lambda: seen.append(pss_mb(process.pid)))
     totals = [sum(memory.values()) for memory in seen]
     most = seen[totals.index(max(totals))]

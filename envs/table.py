@@ -21,6 +21,8 @@ STACK = 4
 PICTURE = 84  # side of the network's picture, pixels
 PIXEL_SHAPE = (STACK, PICTURE, PICTURE)
 SEGMENT_LENGTH = 25  # agent steps (paper, appendix A.2)
+SEGMENT_SECONDS = 1.5  # off Atari,
+SEGMENT_BOUNDS = 15, 60  # which was so many agent steps by task (paper, appendix A.1)
 SCREEN_HZ = 60
 DEFAULT_FPS = 30.0
 ATARI_FRAME_SKIP = 4
@@ -43,13 +45,27 @@ _BLANK_AREAS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 # Enduro's weather changes after some 3,000 frames; its episodes end before that.
 _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 
+# The untrained agent's episodes are over after some 22 steps here; less than half a clip's length gives no clip.
+_SEGMENT_LENGTHS: dict[str, int] = {"CartPole-v0": 25, "CartPole-v1": 25}
+
+# The paper's settings of its MuJoCo tasks (section 3.1.1, appendix A.1), for all vector observations: flag name ->
+# value. What it has for Atari is the default of each flag.
+_VECTOR_DEFAULTS: dict[str, object] = {
+    "gamma": 0.995,
+    "gae_lambda": 0.97,
+    "reward_std": 1.0,
+    "reward_predictor_uses_actions": True,
+    "n_initial_prefs": 175,  # a quarter of all
+    "max_prefs": 700,
+}
+
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
         "million_timesteps": 0.1,
         "eval_interval_million_timesteps": 0.05,
         "lr": 3e-3,
-        "lr_zero_million_timesteps": 0.12,
+        "lr_zero_million_timesteps": 0.1,
         "gamma": 0.9,  # a step is rewarded at once
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",
@@ -62,6 +78,8 @@ _TUNED: dict[str, dict[str, object]] = {
         "n_initial_prefs": 250,
         "max_prefs": 500,
     },
+    # The only setting that the paper tuned for a single task (appendix A.1).
+    **{f"Swimmer-v{version}": {"ent_coef": 0.001} for version in (2, 3, 4, 5)},
 }
 
 
@@ -186,19 +204,21 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         kind, shape = _observations(env_id, env.observation_space)
         n_actions, action_dim = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+    least, most = SEGMENT_BOUNDS
+    length = _SEGMENT_LENGTHS.get(env_id, min(max(round(SEGMENT_SECONDS * fps), least), most))
     return EnvInfo(
         env_id=env_id,
         kind=kind,
         observation_shape=shape,
         n_actions=n_actions,
         action_dim=action_dim,
-        segment_length=SEGMENT_LENGTH,
+        segment_length=length,
         fps=fps,
         frame_skip=1,
         blank_areas=(),
         max_episode_frames=spec.max_episode_steps,
         action_names=tuple(str(action) for action in range(n_actions or 0)),
-        tuned=_TUNED.get(env_id, {}),
+        tuned={**(_VECTOR_DEFAULTS if kind == "vector" else {}), **_TUNED.get(env_id, {})},
     )
 
 

@@ -25,7 +25,7 @@ from run_folder import in_use, read_config
 GRID = 200  # points at which the curves of several seeds are compared
 RECENT_EPISODES = 100  # of which a training average is the mean (a2c/runner.py)
 # Settings that say where a run is kept or how it is shown, and not what it does.
-INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug")
+INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 NAMED = ("mode", "env_id")  # settings that an experiment's name tells in words
 SHORT = 24  # letters of other settings in an experiment's name, which has to fit in a legend
 

@@ -23,18 +23,30 @@ def test_the_emulator_is_measured() -> None:
     assert reading["n_envs"] == 16 and reading["value"] > 0 and reading["seconds"] >= 0.2
 
 
+def test_eight_people_are_never_asked_about_the_same_pair() -> None:
+    script = bench.ROOT / "benchmarks" / "labelling.py"
+    result = subprocess.run(
+        [sys.executable, str(script), "--quick", "--only", "people"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    people = json.loads((bench.ROOT / "runs" / "labelling.json").read_text())["people"]
+    assert (people["comparisons"], people["answers"], people["double_asked"]) == (40, 40, 0)
+
+
 def test_bounds_add_the_time_of_the_parts() -> None:
     medians = {"emulator": 1000.0, "policy_forward": 500.0, "policy_update_ppo": 1000.0, "true_reward_ppo": 1.0}
     medians |= {"policy_update_a2c": 1000.0, "true_reward_a2c": 1.0, "preferences_a2c": 1.0}
-    assert bench.bounds(medians)["true_reward_a2c"] == pytest.approx(250)  # 1, 2 and 1 ms for a step
-    assert bench.bounds(medians)["true_reward_ppo"] == pytest.approx(1000 / 7)  # four passes of the update
+    assert bench.bounds(medians)["true_reward_a2c"] == pytest.approx(
+        1000 / 4.4
+    )  # 1, 2 and 1 ms for a step, acting 6 times in 5
+    assert bench.bounds(medians)["true_reward_ppo"] == pytest.approx(1000 / (7 + 2 / 128))  # four passes of the update
     assert "preferences_a2c" not in bench.bounds(medians)  # the predictor was not measured
     medians |= {"predictor_forward_a2c": 2000.0, "predictor_update": 50.0}
     # 0.5 ms for a step, and 20 ms for each of 0.02 labels
-    assert bench.bounds(medians)["preferences_a2c"] == pytest.approx(1000 / 4.9)
+    assert bench.bounds(medians)["preferences_a2c"] == pytest.approx(1000 / 5.3)
     measurements = {name: {"median": median} for name, median in medians.items()}
     row = dict(zip(bench.SHARES_HEAD, bench.shares(measurements)[0], strict=True))
-    assert row["acting"] == "50%" and not row["predicting rewards"]
+    assert row["acting"] == "55%" and not row["predicting rewards"]
 
 
 def test_table_compares_runs_with_their_bound_and_with_the_other_implementation() -> None:
@@ -46,6 +58,6 @@ def test_table_compares_runs_with_their_bound_and_with_the_other_implementation(
         for name, value in medians.items()
     }
     rows = {row[0]: dict(zip(bench.HEAD, row, strict=True)) for row in bench.table(measurements)}
-    assert rows["Run: A2C on true rewards"]["share of the bound"] == "80% of 250"
+    assert rows["Run: A2C on true rewards"]["share of the bound"] == "88% of 227"
     assert rows["Stable-Baselines3 A2C"]["ours / theirs"] == "4.0"
     assert not rows["Emulator alone"]["share of the bound"]

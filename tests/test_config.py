@@ -31,9 +31,69 @@ def settings(config: RunConfig) -> dict[str, Any]:
     return {**flat, **flat["prefs"], **flat["predictor"], **flat["policy"]}
 
 
-def test_an_environment_without_tuning_has_the_papers_defaults() -> None:
-    config = train(CARTPOLE)
+def test_an_atari_game_has_the_papers_defaults() -> None:
+    config = train(PONG)
     assert (config.prefs, config.predictor, config.policy) == (PrefsConfig(), PredictorConfig(), PolicyConfig())
+
+
+ATARI_DEFAULTS = {
+    "lr": 7e-4,
+    "lr_zero_million_timesteps": 80.0,
+    "n_envs": 16,
+    "n_steps": 5,
+    "ent_coef": 0.01,
+    "gamma": 0.99,
+    "gae_lambda": 1.0,
+    "ensemble_size": 3,
+    "reward_std": 0.05,
+    "reward_predictor_uses_actions": False,
+    "dropout": 0.0,
+    "n_initial_prefs": 500,
+    "max_prefs": 5500,
+    "label_schedule": "paper",
+}
+VECTOR_DEFAULTS = {
+    **ATARI_DEFAULTS,
+    "gamma": 0.995,
+    "gae_lambda": 0.97,
+    "reward_std": 1.0,
+    "reward_predictor_uses_actions": True,
+    "n_initial_prefs": 175,
+    "max_prefs": 700,
+}
+DOT_DEFAULTS = {
+    **ATARI_DEFAULTS,
+    "lr": 3e-3,
+    "lr_zero_million_timesteps": 0.1,
+    "gamma": 0.9,
+    "ensemble_size": 1,
+    "reward_std": 1.0,
+    "reward_predictor_uses_actions": True,
+    "n_initial_prefs": 250,
+    "max_prefs": 500,
+}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "steps_of_a_clip", "expected"),
+    [
+        (PONG, 25, ATARI_DEFAULTS),
+        (DOT, 25, DOT_DEFAULTS),
+        (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
+        ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
+    ],
+)
+def test_defaults_are_those_of_the_domain(env_id: str, steps_of_a_clip: int, expected: dict[str, Any]) -> None:
+    given = settings(train(env_id))
+    assert {name: given[name] for name in expected} == expected
+    assert given["clip_steps"] == steps_of_a_clip
+
+
+def test_a_quarter_of_the_labels_is_gathered_first_where_observations_are_vectors() -> None:
+    assert train("Pendulum-v1", "--max_prefs", "1400").prefs.n_initial_prefs == 350
+    assert train("Pendulum-v1", "--max_prefs", "1400", "--n_initial_prefs", "9").prefs.n_initial_prefs == 9
+    assert train("Pendulum-v1", "--max_prefs", "1").prefs.n_initial_prefs == 1
+    assert train(PONG, "--max_prefs", "1400").prefs.n_initial_prefs == 500
 
 
 def test_tuned_settings_are_the_defaults_of_their_environment() -> None:
@@ -170,6 +230,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("n_initial_prefs", "-1"),
         ("max_prefs", "-1"),
         ("max_segs", "1"),
+        ("clip_steps", "0"),
         ("seed", "-1"),
         ("million_timesteps", "0"),
         ("million_timesteps", "inf"),
@@ -189,6 +250,11 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("teacher_skip", "2"),
         ("teacher_equal", "-1"),
         ("teacher_equal", "nan"),
+        ("teacher_end_penalty", "-1"),
+        ("teacher_end_penalty", "inf"),
+        ("wait_for_labels", "1.5"),
+        ("wait_for_labels", "-0.1"),
+        ("wait_for_labels", "nan"),
         ("l2", "-0.1"),
         ("l2", "nan"),
         ("l2", "inf"),
@@ -209,7 +275,7 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
 @pytest.mark.parametrize(
     ("mode", "flags", "reason"),
     [
-        (TRAIN, ["--max_prefs", "499"], "n_initial_prefs 500"),
+        (TRAIN, ["--max_prefs", "499", "--n_initial_prefs", "500"], "n_initial_prefs 500"),
         (TRAIN, ["--no_gather_prefs"], "nothing to learn from"),
         (TRAIN, ["--algo", "ppo", "--n_envs", "1", "--n_steps", "3"], "ppo_minibatches"),
         ("pretrain_reward_predictor", [], "load_prefs_dir"),
@@ -220,6 +286,32 @@ def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str
         train(CARTPOLE, *flags, mode=mode)
     message = str(caught.value)
     assert reason in message and message.endswith(".") and "\n" not in message
+
+
+def test_a_function_has_no_end_penalty() -> None:
+    """It takes the place of the true reward, from which the penalty is taken."""
+    with pytest.raises(UserError, match="teacher_end_penalty"):
+        train(PONG, "--teacher", "examples.dot_left:to_the_left", "--teacher_end_penalty", "1")
+
+
+def test_the_true_return_is_a_target_only_where_the_true_reward_teaches() -> None:
+    flags = ("--reward_target", "true_return")
+    assert train(PONG, "--synthetic_prefs", *flags).predictor.reward_target == "true_return"
+    for teacher in ((), ("--teacher", "examples.dot_left:to_the_left")):
+        with pytest.raises(UserError, match="--reward_target true_return needs the true reward"):
+            train(PONG, *flags, *teacher)
+
+
+def test_a_crop_leaves_a_step_of_the_clips_that_were_asked_for() -> None:
+    assert train(PONG, "--clip_steps", "40", "--crop_steps", "39").predictor.crop_steps == 39
+    with pytest.raises(UserError, match="below the 10 steps"):
+        train(PONG, "--clip_steps", "10", "--crop_steps", "10")
+
+
+def test_a_policy_starts_from_one_thing(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "policy", 5, {"kind": "policy", "env_id": PONG, "network": "nature"})
+    with pytest.raises(UserError, match="give one"):
+        train(PONG, "--load_policy_ckpt_dir", str(tmp_path), "--demonstrations", "there.npz")
 
 
 def test_a_synthetic_teacher_that_would_never_start_is_refused() -> None:

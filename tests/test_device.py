@@ -95,20 +95,6 @@ def test_only_large_networks_that_share_a_small_processor_take_turns(
         folder.close()
 
 
-def test_actions_drawn_as_on_a_card_have_the_distributions_frequencies() -> None:
-    torch.manual_seed(0)
-    probabilities = torch.tensor([0.6, 0.25, 0.1, 0.05, 0.0, 0.0])
-    drawn = policy(networks.CPU)._drawn(probabilities.log().expand(8000, -1))
-    np.testing.assert_allclose(np.bincount(drawn, minlength=N_ACTIONS) / 8000, probabilities, atol=0.02)
-    gaussian = policy(networks.CPU, "vector")
-    assert gaussian.log_std is not None
-    with torch.no_grad():
-        gaussian.log_std.copy_(torch.tensor([-1.0, 0.5]))
-        drawn = gaussian._drawn(torch.tensor([3.0, -2.0]).expand(8000, -1))
-    np.testing.assert_allclose(drawn.mean(0), [3, -2], atol=0.08)
-    np.testing.assert_allclose(drawn.std(0), np.exp([-1.0, 0.5]), rtol=0.05)
-
-
 @pytest.mark.parametrize("actions", [torch.tensor([0, 17, 5]), torch.randn(3, 2)])
 def test_what_is_fetched_at_once_is_what_was_on_the_card(actions: Tensor) -> None:
     device = CUDA if has_card else networks.CPU
@@ -119,12 +105,12 @@ def test_what_is_fetched_at_once_is_what_was_on_the_card(actions: Tensor) -> Non
 
 def test_the_newest_observations_are_kept_for_the_update() -> None:
     acting = policy(CUDA if has_card else networks.CPU)
-    acting.act(pixels(3))
+    acting.act(pixels(3), None)
     assert not acting.acted_on
     acting.acted_on = type(acting.acted_on)(maxlen=2)
     steps = [pixels(3, seed) for seed in range(3)]
     for observations in steps:
-        actions = acting.act(observations)[0]
+        actions = acting.act(observations, None)[0]
     kept = torch.cat(tuple(acting.acted_on))
     assert torch.equal(kept.cpu(), torch.from_numpy(np.concatenate(steps[1:])))
     assert kept.is_contiguous(memory_format=torch.channels_last)
@@ -138,8 +124,8 @@ def test_a_policy_acts_and_evaluates_alike(kind: Literal["pixels", "vector"]) ->
     on_card, on_cpu = policy(CUDA, kind), policy(networks.CPU, kind)
     assert torch.equal(flat(on_card), flat(on_cpu))
     observations = pixels(64) if kind == "pixels" else np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
-    for deterministic in (False, True):
-        actions, log_probs, values = on_card.act(observations, deterministic=deterministic)
+    for noise in (on_cpu.noise(64), None):
+        actions, log_probs, values = on_card.act(observations, noise)
         assert actions.dtype == (np.int64 if kind == "pixels" else np.float32)
         evaluation = on_cpu.evaluate(torch.from_numpy(observations), torch.from_numpy(actions))
         np.testing.assert_allclose(log_probs, evaluation.log_probs.detach(), atol=0.1)

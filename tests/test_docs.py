@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from config import RunConfig
+from exchange import ExportConfig, ImportConfig
+from label import LabelConfig
 from report import ReportConfig
 from run import COMMANDS
 from watch import ShowPrefsConfig, WatchConfig
@@ -26,9 +28,8 @@ def flags(config: object) -> set[str]:
 
 def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1")) - {"mode", "env_id"}
-    viewing = {
-        field.name for part in (WatchConfig, ShowPrefsConfig, ReportConfig) for field in dataclasses.fields(part)
-    }
+    others = (ExportConfig, ImportConfig, LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
+    viewing = {field.name for part in others for field in dataclasses.fields(part)}
     documented = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", README)}
     documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
     assert training <= documented, f"not in the README: {sorted(training - documented)}"

@@ -333,6 +333,7 @@ def test_seeds_reproduce_and_differ(env_id: str) -> None:
 def test_cartpole_in_workers_or_here_matches_a_plain_cartpole(in_process: bool) -> None:
     info = env_info("CartPole-v1")
     assert (info.kind, info.observation_shape, info.n_actions, info.fps) == ("vector", (4,), 2, 50)
+    assert info.segment_length == 25
     with closing(make_vec_env("CartPole-v1", 2, seed=7, in_process=in_process)) as env:
         assert len(multiprocessing.active_children()) == (0 if in_process else 2)
         plain = [gymnasium.make("CartPole-v1") for _ in range(2)]
@@ -373,6 +374,7 @@ def test_continuous_actions_are_clipped_to_their_bounds() -> None:
 def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_id: str) -> None:
     info = env_info(picture_id)
     assert (info.kind, info.frame_skip, info.fps, info.max_episode_frames) == ("pixels", 1, 12, 50)
+    assert info.segment_length == 18 and not info.tuned  # 1.5 s; the settings are those of Atari
     with closing(make_vec_env(picture_id, 3, seed=0, n_watched=2)) as env:
         obs, _ = env.reset()
         assert obs.shape == (3, 4, 84, 84)

@@ -47,12 +47,15 @@ def rows(folder: Path) -> list[dict[str, str]]:
 # -- which episodes count ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(deterministic: bool) -> None:
+MOST_LIKELY = np.zeros(4, np.bool_)
+
+
+@pytest.mark.parametrize("sampled", [MOST_LIKELY, ~MOST_LIKELY])
+def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(sampled: np.ndarray) -> None:
     """Environment 1 ends twenty short episodes while environment 2 plays its first."""
     info = env_info()
     env = ScriptedVecEnv(info, LENGTHS)
-    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, deterministic=deterministic)
+    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, sampled=sampled)
     assert episodes is not None
     firsts = [episodes_of(shown)[0] for shown in env.shown]
     assert episodes.lengths.tolist() == [13, 2, 200, 7] == [len(first) for first in firsts]
@@ -68,7 +71,7 @@ def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(dete
 def test_a_long_episode_is_cut_and_counted() -> None:
     info = env_info()
     env = ScriptedVecEnv(info, LENGTHS)
-    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, deterministic=True, max_steps=13)
+    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, sampled=MOST_LIKELY, max_steps=13)
     assert episodes is not None
     assert episodes.lengths.tolist() == [13, 2, 13, 7]
     assert episodes.capped.tolist() == [False, False, True, False], "an end of its own at the last step is no cut"
@@ -79,7 +82,7 @@ def test_a_long_episode_is_cut_and_counted() -> None:
 def test_continuous_actions() -> None:
     info = env_info("vector", None)
     policy, env = Policy(info, "nature"), ScriptedVecEnv(info, [[3], [4]])
-    assert play(env, policy, channels(), seed=0, deterministic=True) is not None
+    assert play(env, policy, channels(), seed=0, sampled=MOST_LIKELY[:2]) is not None
     with torch.inference_mode():
         mean = policy(torch.from_numpy(env.shown[1][2].observation[None]))[0][0]
     np.testing.assert_allclose(env.shown[1][2].action, mean.numpy(), atol=1e-6)
@@ -116,8 +119,8 @@ def test_a_new_policy_loses_at_pong() -> None:
     """Random play loses by 20.3 on the mean of many games; a game is lost at 21."""
     with closing(make_vec_env(PONG, 3, SEED_OFFSET)) as env:
         policy = new_policy(PONG)
-        episodes = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=False)
-        short = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=False, max_steps=40)
+        episodes = play(env, policy, channels(), seed=SEED_OFFSET, sampled=~MOST_LIKELY[:3])
+        short = play(env, policy, channels(), seed=SEED_OFFSET, sampled=~MOST_LIKELY[:3], max_steps=40)
     assert episodes is not None and short is not None
     assert not episodes.capped.any() and (episodes.lengths > 700).all()
     assert (episodes.returns >= -21).all() and (episodes.returns <= -15).all()
@@ -128,8 +131,10 @@ def test_a_new_policy_loses_at_pong() -> None:
 def test_atari_plays_the_same_games_again() -> None:
     with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, 5)) as env:
         policy = new_policy("BreakoutNoFrameskip-v4")
-        played = [play(env, policy, channels(), seed=SEED_OFFSET, deterministic=True, max_steps=n) for n in (90, 150)]
-        again = play(env, policy, channels(), seed=SEED_OFFSET, deterministic=True, max_steps=90)
+        played = [
+            play(env, policy, channels(), seed=SEED_OFFSET, sampled=MOST_LIKELY[:2], max_steps=n) for n in (90, 150)
+        ]
+        again = play(env, policy, channels(), seed=SEED_OFFSET, sampled=MOST_LIKELY[:2], max_steps=90)
     assert played[0] and again
     assert played[0].returns.tolist() == again.returns.tolist()
     assert played[0].lengths.tolist() == again.lengths.tolist()
@@ -246,7 +251,7 @@ def test_the_clocks_of_the_speeds_stand_still(tmp_path: Path) -> None:
 def test_the_trainer_gets_its_turns_during_an_evaluation() -> None:
     info, ring = env_info(), channels(take_turns=True)
     env, policy = ScriptedVecEnv(info, LENGTHS), Policy(info, "feature_points")
-    played = threading.Thread(target=play, args=(env, policy, ring), kwargs={"seed": 0, "deterministic": True})
+    played = threading.Thread(target=play, args=(env, policy, ring), kwargs={"seed": 0, "sampled": MOST_LIKELY})
     played.start()
     turns = 0
     while played.is_alive():
@@ -266,6 +271,7 @@ def test_a_stop_ends_an_evaluation_without_a_result(tmp_path: Path) -> None:
             return super().step(actions)
 
     with worker(tmp_path / "a", DOT) as (made, ring):
+        made.evaluator.n_episodes = 2
         made.evaluator._env = Stopping(env_info(), LENGTHS)
         made.policy = Policy(env_info(), "feature_points")
         random = torch.get_rng_state()

@@ -40,7 +40,7 @@ def learn_to_point(pong: EnvInfo) -> list[float]:
     optimizer, rewards = make_optimizer(policy, config), []
     for _ in range(40):
         observations, half = pictures(rng, 64)
-        actions, log_probs, values = (torch.from_numpy(x) for x in policy.act(observations.numpy()))
+        actions, log_probs, values = (torch.from_numpy(x) for x in policy.act(observations.numpy(), policy.noise(64)))
         reward = (actions == half).float()
         batch = Batch(observations, actions, log_probs, reward - values, reward, torch.ones(64))
         ppo_update(policy, optimizer, batch, config)
@@ -97,7 +97,9 @@ def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
         observations, half = pictures(rng, 64)
         right = half.view(8, 2, 4).sum(2)
         better = (right[:, 0] - right[:, 1]).sign() / 2 + 0.5
-        batch = PairBatch(observations, half, segment, torch.stack([better, 1 - better], 1), torch.ones(3, 8))
+        batch = PairBatch(
+            observations, half, segment, torch.stack([better, 1 - better], 1), torch.ones(3, 8), torch.zeros(2, 8)
+        )
         predictor.train()
         loss = preference_loss(*batch.returns(predictor(observations, half)), batch.mu).mean()
         optimizer.zero_grad()

@@ -132,7 +132,7 @@ def vectors(batch: int = 6) -> np.ndarray:
 @pytest.mark.parametrize("network", ["nature", "feature_points"])
 def test_a_policy_on_pixels_acts_and_values(network: str) -> None:
     policy = Policy(info("pixels", 6), network)
-    actions, log_probs, values = policy.act(pixels().numpy())
+    actions, log_probs, values = policy.act(pixels().numpy(), policy.noise(6))
     assert (actions.shape, log_probs.shape, values.shape) == ((6,), (6,), (6,))
     assert actions.dtype == np.int64 and set(actions) <= set(range(6))
     assert np.array_equal(values, policy.values(pixels().numpy()))
@@ -145,11 +145,11 @@ def test_a_policy_on_pixels_acts_and_values(network: str) -> None:
 def test_deterministic_actions_are_the_likeliest() -> None:
     discrete, continuous = Policy(info("vector", 4), "nature"), Policy(info("vector", None), "nature")
     heads = [policy(torch.from_numpy(vectors()))[0].detach().numpy() for policy in (discrete, continuous)]
-    actions, log_probs, _ = discrete.act(vectors(), deterministic=True)
+    actions, log_probs, _ = discrete.act(vectors(), None)
     assert np.array_equal(actions, heads[0].argmax(1))
     logs = torch.log_softmax(torch.from_numpy(heads[0]), 1).max(1).values
     np.testing.assert_allclose(log_probs, logs, atol=1e-6)
-    assert np.array_equal(continuous.act(vectors(), deterministic=True)[0], heads[1])
+    assert np.array_equal(continuous.act(vectors(), None)[0], heads[1])
 
 
 def test_a_gaussian_policy_has_the_formulas_log_probabilities_and_entropy() -> None:
@@ -157,7 +157,7 @@ def test_a_gaussian_policy_has_the_formulas_log_probabilities_and_entropy() -> N
     assert policy.log_std is not None
     with torch.no_grad():
         policy.log_std.copy_(torch.tensor([-1.0, 0.5]))
-    actions, log_probs, _ = policy.act(vectors())
+    actions, log_probs, _ = policy.act(vectors(), policy.noise(6))
     assert actions.shape == (6, 2) and actions.dtype == np.float32
     mean, std = policy(torch.from_numpy(vectors()))[0].detach().numpy(), np.exp([-1.0, 0.5])
     densities = np.exp(-0.5 * ((actions - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
@@ -172,8 +172,16 @@ def test_sampled_actions_have_the_distributions_frequencies() -> None:
     with torch.no_grad():
         policy.actor.weight.zero_()
         policy.actor.bias.copy_(torch.log(torch.tensor([0.7, 0.2, 0.1])))
-    actions = policy.act(np.repeat(vectors(1), 4000, axis=0))[0]
+    actions = policy.act(np.repeat(vectors(1), 4000, axis=0), policy.noise(4000))[0]
     np.testing.assert_allclose(np.bincount(actions) / 4000, [0.7, 0.2, 0.1], atol=0.03)
+    gaussian = Policy(info("vector", None), "nature")
+    assert gaussian.log_std is not None
+    with torch.no_grad():
+        gaussian.log_std.copy_(torch.tensor([-1.0, 0.5]))
+    many = np.repeat(vectors(1), 4000, axis=0)
+    drawn = gaussian.act(many, gaussian.noise(4000))[0]
+    np.testing.assert_allclose(drawn.mean(0), gaussian.act(many, None)[0][0], atol=0.08)
+    np.testing.assert_allclose(drawn.std(0), np.exp([-1.0, 0.5]), rtol=0.05)
 
 
 @pytest.fixture
@@ -217,9 +225,9 @@ def test_pixels_are_read_relative_to_their_first_statistics(
     policy = fast_policies()
     policy.observe(frames[:20])
     policy.observe(frames[20:])
-    assert isinstance(policy.body, NatureCNN) and policy.body.shift.shape == (1, 4, 84, 84)
-    gain = policy.body.gain[0, 3, 5]
-    mean = -policy.body.shift[0, 0, 5] / gain
+    assert isinstance(policy.body, NatureCNN) and policy.body.reader.shift.shape == (1, 4, 84, 84)
+    gain = policy.body.reader.gain[0, 3, 5]
+    mean = -policy.body.reader.shift[0, 0, 5] / gain
     np.testing.assert_allclose(mean[:4], [200, 7, 200 - 200 / 60, 200], rtol=1e-4)
     # deviations of 50, 0 and 200 sqrt(59) / 60, but 25.5 at least
     np.testing.assert_allclose(gain[:4], [1 / 50, 1 / 25.5, 60 / 200 / 59**0.5, 1 / 25.5], rtol=1e-4)
@@ -248,14 +256,16 @@ def test_gradients_of_the_fast_copy_reach_the_float32_weights_once(fast_policies
     policy = fast_policies()
     params = list(policy.parameters())
     expected = torch.autograd.grad(float32_outputs(policy)[1].sum(), params, allow_unused=True)
-    for _ in range(2):  # the second time nothing of the first is left
-        policy.zero_grad()
-        policy(pixels())[1].sum().backward()
-        policy.collect_gradients()
+    for n_shares in (2, 1):  # the second time nothing of the first is left
+        halves = pixels().tensor_split(n_shares)
+        shares = [
+            torch.autograd.grad(policy(half)[1].sum(), policy.weights(), materialize_grads=True) for half in halves
+        ]
+        assert shares[0][0].dtype == torch.bfloat16
+        policy.set_gradients(shares)
     for param, gradient in zip(params, expected, strict=True):
-        assert (param.grad is None) == (gradient is None)
-        if param.grad is not None and gradient is not None:
-            assert param.grad.dtype == torch.float32
+        assert param.grad is not None and param.grad.dtype == torch.float32
+        if gradient is not None:  # the values have nothing to do with the actor
             similarity = torch.cosine_similarity(param.grad.flatten(), gradient.flatten(), dim=0)
             assert similarity > 0.99
             assert param.grad.norm() == pytest.approx(float(gradient.norm()), rel=0.1)

@@ -283,7 +283,7 @@ def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
             db.add_answer(asked, choice, teacher="person", supersedes=row.seq if row else None)
         held: dict[int, Label] = {}
         replay(db.labels(), held)
-        newest = db._read("SELECT max(seq) FROM answer")[0][0]
+        newest = db.read("SELECT max(seq) FROM answer")[0][0]
         readers.append((newest, held))
     final = {label.seq: label for label in db.labels()}
     assert len(final) == db.n_labels() > 0

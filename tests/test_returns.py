@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2c.returns import advantages
+from a2c.returns import advantages, continuing_advantages
 
 STEPS, ENVS = 40, 6
 
@@ -101,3 +101,31 @@ def test_nothing_of_the_next_episode_reaches_the_one_before() -> None:
     rollout["values"][12:] -= 50
     rollout["last_values"] += 10
     assert np.array_equal(advantages(**rollout, gamma=0.99, gae_lambda=0.95)[:11], before)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_without_a_signal_every_return_goes_on_over_the_ends_of_episodes(seed: int, lambda_: float) -> None:
+    """All steps of an environment are one episode, those left out on which it reset."""
+    rollout = random_rollout(seed)
+    done = rollout["terminated"] | rollout["truncated"]
+    valid = np.ones_like(done)
+    valid[1:] = ~done[:-1]
+    given = {name: rollout[name] for name in ("rewards", "values", "last_values")}
+    result = continuing_advantages(**given, valid=valid, gamma=0.9, gae_lambda=lambda_)
+    assert not valid.all() and (result[~valid] == 0).all()
+    for env in range(ENVS):
+        steps = np.flatnonzero(valid[:, env])
+        rewards = [float(rollout["rewards"][t, env]) for t in steps]
+        values = [*(float(rollout["values"][t, env]) for t in steps), float(rollout["last_values"][env])]
+        for k, t in enumerate(steps):
+            expected = literal_advantage(rewards[k:], values[k:], 0.9, lambda_)
+            assert result[t, env] == pytest.approx(expected, abs=1e-4)
+
+
+def test_without_ends_both_kinds_of_advantage_are_the_same() -> None:
+    rollout = random_rollout(3)
+    rollout["terminated"][:] = rollout["truncated"][:] = False
+    given = {name: rollout[name] for name in ("rewards", "values", "last_values")}
+    endless = continuing_advantages(**given, valid=~rollout["terminated"], gamma=0.9, gae_lambda=0.8)
+    assert np.array_equal(endless, advantages(**rollout, gamma=0.9, gae_lambda=0.8))

@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import checkpoint
 import reward_predictor
 from channels import Channels, WeightsBoard
+from networks import RewardCNN
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
 from regularisation import L2_START
 from reward_predictor import (
@@ -31,6 +32,7 @@ from reward_predictor import (
     bootstrap_count,
     preference_loss,
     random_crop,
+    return_loss,
 )
 
 ROOT = Path(reward_predictor.__file__).parent
@@ -87,6 +89,16 @@ def test_the_preference_loss_is_bounded_and_keeps_its_gradient_finite() -> None:
     assert differences.grad is not None and differences.grad.isfinite().all()
 
 
+def test_the_return_loss_is_the_mean_squared_error_over_both_segments_of_a_pair() -> None:
+    predicted = torch.tensor([[[1.0, -2.0], [0.5, 4.0]], [[3.0, 0.0], [-1.0, 2.0]]])  # of a and b: (members, B)
+    true = torch.tensor([[2.0, -2.0], [0.0, 1.0]])
+    losses = return_loss(predicted[0], predicted[1], true)
+    for member in range(2):
+        for pair in range(2):
+            errors = [float(predicted[side, member, pair] - true[side, pair]) for side in range(2)]
+            assert losses[member, pair].item() == pytest.approx((errors[0] ** 2 + errors[1] ** 2) / 2)
+
+
 def test_agreement_leaves_ties_out() -> None:
     mu = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
     assert agreement(torch.tensor([2.0, -1.0, -3.0, 7.0]), mu) == (2, 3)
@@ -123,6 +135,8 @@ def test_summed_rewards_of_segments_of_any_length() -> None:
             assert sums[i % 2][member, i // 2].item() == pytest.approx(one[member].sum().item(), abs=1e-5)
     assert batch.counts.tolist() == [[1, 1, 1], [0, 0, 0], [0, 2, 4]]
     assert batch.mu.tolist() == [[0, 1]] * 3
+    true = [float(made.rewards.sum()) for made in segments]
+    np.testing.assert_allclose(batch.true_returns, [true[0::2], true[1::2]], rtol=1e-5)
 
 
 class Stored:
@@ -303,6 +317,44 @@ def pretrain(trainer: Trainer) -> None:
     assert trainer.pretrained
 
 
+def picture_segment(seed: int) -> Segment:
+    """A bright dot on a picture of which each row has a grey of its own."""
+    rng = np.random.default_rng(seed)
+    frames = np.repeat(np.arange(84, dtype=np.uint8)[:, None], 84, 1)[None].repeat(LENGTH + 3, 0)
+    frames[np.arange(LENGTH + 3), rng.integers(84, size=LENGTH + 3), rng.integers(84, size=LENGTH + 3)] = 255
+    actions, rewards = rng.integers(0, 2, LENGTH), rng.normal(size=LENGTH).astype(np.float32)
+    return Segment(ENV_ID, frames, actions, rewards, stack=4, policy_step=0, seed=seed, fps=30.0)
+
+
+@pytest.mark.parametrize("normalises", [True, False])
+def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: bool, tmp_path: Path) -> None:
+    pairs = [Comparison(picture_segment(2 * n), picture_segment(2 * n + 1), flip=False) for n in range(12)]
+    PrefDB.create(tmp_path / "prefs.db", ENV_ID, LENGTH).close()
+    db = PrefDB.open(tmp_path / "prefs.db")
+    db.add_answers([(pair, choice(pair)) for pair in pairs], teacher="synthetic")
+    inputs = PredictorInputs("pixels", (4, 84, 84), 2, None)
+    config = replace(SMALL, reward_predictor_normalises_pixels=normalises)
+    board = WeightsBoard(RewardPredictor(inputs, config), None)
+    channels = Channels.create(synchronous=True, take_turns=False)
+    options = {"seed": 0, "n_initial_prefs": 12, "freeze": False, "resume": False}
+    trainer = Trainer(inputs, ENV_ID, config, channels, board, tmp_path, **options)  # type: ignore[arg-type]
+    pretrain(trainer)
+    train(trainer, 2)
+    learned = PredictorCopySpec(inputs, config, board).build()
+    learned.refresh()
+    seen = [p for p in pairs if not is_validation(p.id)]
+    frames = np.concatenate([s.observations for p in seen for s in (p.a, p.b)]).astype(np.float64)
+    gain = 1 / frames.std(0).clip(0.1 * 255) if normalises else np.full((84, 84), 1 / 255)
+    shift = -frames.mean(0) * gain if normalises else np.zeros((84, 84))
+    for predictor in (trainer.predictor, trainer.learner, learned.predictor):
+        assert isinstance(predictor.body, RewardCNN)
+        reader = predictor.body.reader
+        np.testing.assert_allclose(reader.gain[0, 2], gain, rtol=1e-5)
+        np.testing.assert_allclose(reader.shift[0, 1], shift, rtol=1e-4, atol=1e-5)
+    trainer.close()
+    db.close()
+
+
 def train(trainer: Trainer, n_batches: int) -> None:
     """So many batches as the policy goes on."""
     goal = trainer.batches + n_batches
@@ -315,6 +367,26 @@ def rewards(predict: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarr
     """Predictions on fixed observations."""
     made = segment(12345)
     return predict(made.observations, made.actions)
+
+
+@pytest.mark.parametrize("target", ["preferences", "true_return"])
+def test_a_predictor_fitted_to_true_returns_knows_their_size_whatever_the_answers(
+    ring: Ring, target: Literal["preferences", "true_return"]
+) -> None:
+    """From answers that all say equal, comparisons teach nothing."""
+    asked = [comparison(n) for n in range(80)]
+    ring.tell(ring.db.add_answers([(one, Choice.EQUAL) for one in asked], teacher="synthetic"))
+    trainer = ring.trainer(replace(SMALL, n_initial_epochs=60, reward_target=target), n_initial=80)
+    pretrain(trainer)
+    unseen = [segment(1000 + n) for n in range(50)]
+    with torch.no_grad():
+        predicted = [
+            trainer.predictor(torch.from_numpy(s.observations), torch.from_numpy(s.actions)).sum(1).mean().item()
+            for s in unseen
+        ]
+    true = np.array([s.rewards.sum() for s in unseen])
+    explained = 1 - np.mean((true - predicted) ** 2) / np.mean(true**2)
+    assert (explained > 0.5) == (target == "true_return")
 
 
 def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,12 @@ def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
 
 
 def children(pid: int) -> dict[str, int]:
-    """Python children of a run by what they do, found by their order of start: the trainer, then the policy."""
+    """Python children of a run by the names that they give themselves."""
     listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
     bodies = [child for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    return dict(zip(("reward predictor", "a2c"), sorted(bodies), strict=False))
+    short = {name[:15]: name for name in ("reward predictor", "a2c", "a2c 2")}  # as much as the system keeps
+    names = [Path(f"/proc/{child}/comm").read_text().strip() for child in bodies]
+    return {short[name]: child for name, child in zip(names, bodies, strict=True) if name in short}
 
 
 def alive(pid: int) -> bool:
@@ -163,6 +166,36 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     assert len(answers(tmp_path / "more")) == 20, "the labels loaded count"
 
 
+def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> None:
+    folder = tmp_path / "clips"
+    words = ("--no_gather_prefs", "--max_segs", "9", "--n_envs", "2", "--run_name", "clips")
+    run(tmp_path, "gather_initial_prefs", DOT, *words)
+    with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
+        assert len(db.segment_ids()) == 9 and db.n_answers() == 0
+        assert db.segment(db.segment_ids()[0]).view is not None, "people will see them in colour"
+    # Without a terminal, lines are answers.
+    label = [sys.executable, str(ROOT / "run.py"), "label", str(folder), "--ui", "terminal", "--max_prefs", "12"]
+    done = subprocess.run(label, input="l\nboth\n\n" + "r\ne\n" * 8, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0 and "12 labels more, 12 in" in done.stdout, done.stdout + done.stderr
+    assert "'both' is no answer" in done.stdout and "\x1b" not in done.stdout
+    assert [row[2] for row in answers(folder)].count("incomparable") == 1 and len(answers(folder)) == 13
+    run(tmp_path, "pretrain_reward_predictor", DOT, "--load_prefs_dir", str(folder), "--run_name", "predictor")
+
+
+def test_a_person_without_a_display_and_a_policy_that_waits(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", DOT, *TINY, "--ui", "terminal", "--wait_for_labels", "0.5")
+    done = subprocess.run(
+        command(tmp_path, *words, "--run_name", "a"),
+        input="l\nr\n" * 6,  # and then the end: the policy must not wait for ever
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(answers(tmp_path / "a")) == 12 and policy_steps(tmp_path / "a") >= 2000
+
+
 def test_a_loaded_predictor_asks_nobody(tmp_path: Path) -> None:
     run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "labels", *TINY)
     loading = ("--load_prefs_dir", str(tmp_path / "labels"))
@@ -185,6 +218,19 @@ def test_vector_observations_from_preferences(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", "CartPole-v1", "--synthetic_prefs", *TINY, "--run_name", "a")
     run(tmp_path, *words)
     assert len(answers(tmp_path / "a")) == 20
+
+
+def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", "CartPole-v1", *TINY, "--run_name", "a")
+    result = run(tmp_path, *words, "--teacher_end_penalty", "5", "--continuing_episodes")
+    with closing(PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)) as db:
+        rows = list(db.answers())
+        rewards = [segment.rewards for row in rows for segment in (row.comparison.a, row.comparison.b)]
+    assert {row.teacher for row in rows} == {"oracle(end_penalty=5)"}
+    assert {tuple(of_segment[:-1]) for of_segment in rewards} == {(1.0,) * (len(r) - 1) for r in rewards}
+    assert {float(of_segment[-1]) for of_segment in rewards} == {1.0, -4.0}
+    before, after = map(float, re.findall(r"(-?[\d.]+) before, (-?[\d.]+) after", result.stdout)[0])
+    assert before > 10 and after > 10, "what is reported is without the penalty"
 
 
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner, random_segment
 from channels import Episode
@@ -101,6 +102,13 @@ def env_info(kind: str = "pixels", n_actions: int | None = 5) -> EnvInfo:
 LENGTHS = [[13], [2, 3, 9, 6], [200], [7, 8]]
 
 
+def make_runner(env: ScriptedVecEnv, network: str, n_steps: int = 5, *, seed: int = 0, **options: Any) -> Runner:
+    """A runner of this process alone."""
+    policy = Policy(env.info, network)
+    rollout = Rollout.allocate(env.info, n_steps, env.num_envs, Arena(), policy.channels_last)
+    return Runner(env, env.info, policy, rollout, seed, **{"watch": False, "record": False, **options})
+
+
 def play(
     info: EnvInfo,
     *,
@@ -109,10 +117,12 @@ def play(
     n_watched: int = 0,
     watch: bool = False,
     record: bool = False,
+    end_penalty: float = 0.0,
 ) -> tuple[ScriptedVecEnv, Runner, list[Segment], list[Episode]]:
     torch.manual_seed(0)
     env = ScriptedVecEnv(info, LENGTHS, n_watched)
-    runner = Runner(env, info, Policy(info, "feature_points"), n_steps, seed=100, watch=watch, record=record)
+    options: dict[str, Any] = {"watch": watch, "record": record, "end_penalty": end_penalty}
+    runner = make_runner(env, "feature_points", n_steps, seed=100, **options)
     segments: list[Segment] = []
     episodes: list[Episode] = []
     for number in range(rollouts):
@@ -163,11 +173,30 @@ def test_segments_hold_what_was_seen_done_and_earned(kind: str, n_actions: int |
     assert kinds >= {3, 6} and 1 not in kinds and 2 not in kinds
 
 
+def test_a_teachers_penalty_is_on_the_last_step_of_a_game_and_in_segments_alone() -> None:
+    """Every second episode of the scripted environment runs out of time, which is nobody's fault."""
+    info = env_info("vector", 5)
+    env, runner, segments, _ = play(info, rollouts=60, end_penalty=2.0)
+    plain_env, plain, _, _ = play(info, rollouts=60)
+    n_penalties = 0
+    for i, shown in enumerate(env.shown):
+        over = {id(episode[-1]) for episode in episodes_of(shown)[::2] if episode and episode[-1].done}
+        pieces = expected_segments(shown)
+        for segment, piece in zip([s for s in segments if s.seed == 100 + i], pieces, strict=True):
+            expected = [step.reward - (2 if id(step) in over else 0) for step in piece]
+            assert segment.rewards.tolist() == expected
+            n_penalties += sum(id(step) in over for step in piece)
+        assert [step.reward for step in shown] == [step.reward for step in plain_env.shown[i]]
+    assert n_penalties > 3
+    assert list(runner.finished_returns) == list(plain.finished_returns)
+    assert np.array_equal(runner.rollout.rewards, plain.rollout.rewards)
+
+
 def test_segments_carry_what_each_member_predicted_for_them() -> None:
     """The third rollout alone is without predictions: a segment that touches it has none."""
     info, members, n_steps = env_info(), 2, 5
     env = ScriptedVecEnv(info, LENGTHS)
-    runner = Runner(env, info, Policy(info, "feature_points"), n_steps, seed=100, watch=False, record=False)
+    runner = make_runner(env, "feature_points", n_steps, seed=100)
     predictions = np.random.default_rng(0).normal(size=(12, members, n_steps, len(LENGTHS))).astype(np.float32)
     segments: list[Segment] = []
     for number, predicted in enumerate(predictions):
@@ -251,7 +280,7 @@ def test_rollouts_follow_each_other_without_a_gap() -> None:
     info = env_info()
     torch.manual_seed(0)
     env = ScriptedVecEnv(info, LENGTHS)
-    runner = Runner(env, info, Policy(info, "feature_points"), n_steps=5, seed=0, watch=False, record=False)
+    runner = make_runner(env, "feature_points")
     rollouts = [snapshot(runner.collect()[0]) for _ in range(6)]
     for before, after in itertools.pairwise(rollouts):
         assert np.array_equal(before["observations"][-1], after["observations"][0])
@@ -272,7 +301,7 @@ def test_rollouts_follow_each_other_without_a_gap() -> None:
 def test_flat_arrays_go_step_by_step_through_all_environments() -> None:
     info = env_info("vector", None)
     env = ScriptedVecEnv(info, LENGTHS)
-    runner = Runner(env, info, Policy(info, "nature"), n_steps=5, seed=0, watch=False, record=False)
+    runner = make_runner(env, "nature")
     rollout, _ = runner.collect()
     assert rollout.n_decisions == 20
     assert rollout.flat_observations().shape == (20, 3) and rollout.flat_actions().shape == (20, 2)
@@ -282,7 +311,7 @@ def test_flat_arrays_go_step_by_step_through_all_environments() -> None:
 
 def test_a_random_segment_is_cut_as_in_training() -> None:
     """Each observation is from before its action: the moving dot goes where it is sent next."""
-    segment = random_segment("MovingDotNoFrameskip-v0", seed=0)
+    segment = random_segment("MovingDotNoFrameskip-v0", seed=0, clip_steps=25)
     assert segment is not None and len(segment) == 25 and len(set(segment.actions)) == 5
     actions, moved = segment.actions[:-1], to_the_left(segment)[:-1]
     assert (moved[actions == 4] > 1).all() and (moved[actions == 2] < -1).all()

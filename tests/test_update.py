@@ -33,7 +33,7 @@ def random_batch(policy: Policy, seed: int = 0) -> Batch:
     """Decisions of the policy as it is, with random advantages; all are valid."""
     torch.manual_seed(seed)
     observations = torch.randn(SIZE, 3)
-    actions, log_probs, values = policy.act(observations.numpy())
+    actions, log_probs, values = policy.act(observations.numpy(), policy.noise(len(observations)))
     advantages = torch.randn(SIZE)
     return Batch(
         observations=observations,
@@ -200,11 +200,13 @@ def test_the_policy_learns_which_action_pays(algo: str) -> None:
     update = ppo_update if algo == "ppo" else a2c_update
     for _ in range(400 if algo == "a2c" else 60):  # TensorFlow's RMSProp starts slowly: its averages start at 1
         observations = torch.randn(64, 3)
-        actions, log_probs, values = (torch.from_numpy(array) for array in policy.act(observations.numpy()))
+        actions, log_probs, values = (
+            torch.from_numpy(array) for array in policy.act(observations.numpy(), policy.noise(len(observations)))
+        )
         rewards = (actions == (observations[:, 0] > 0)).float()
         batch = Batch(observations, actions, log_probs, rewards - values, rewards, torch.ones(64))
         update(policy, optimizer, batch, config)
     observations = torch.randn(500, 3)
-    chosen, _, valued = policy.act(observations.numpy())
+    chosen, _, valued = policy.act(observations.numpy(), policy.noise(len(observations)))
     assert np.mean(chosen == (observations[:, 0] > 0).numpy()) > 0.9
     assert float(np.mean(valued)) > 0.6  # a coin would earn 0.5

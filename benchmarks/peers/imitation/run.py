@@ -63,6 +63,8 @@ PPO_SETTINGS: dict[str, Any] = {
     "ent_coef": 0.01,
     "vf_coef": 0.5,
 }
+# What Stable-Baselines3 takes where nothing is said, but for the length of a rollout, which would be ten minutes here.
+DEFAULT_PPO: dict[str, Any] = {"n_steps": ROLLOUT_STEPS}
 REWARD_SETTINGS: dict[str, Any] = {"epochs": 1, "batch_size": 32, "lr": 1e-3}
 COMPARISON_SETTINGS: dict[str, Any] = {
     "num_iterations": PHASES - 1,
@@ -119,14 +121,16 @@ class TimedRewardTrainer(BasicRewardTrainer):
         self.labels_trained += len(dataset) * round(self.epochs * epoch_multiplier)
 
 
-def make_trainer(folder: str) -> tuple[PreferenceComparisons, TimedAgent, TimedRewardTrainer, CountedVecEnv]:
+def make_trainer(
+    folder: str, ppo: dict[str, Any]
+) -> tuple[PreferenceComparisons, TimedAgent, TimedRewardTrainer, CountedVecEnv]:
     """The untrained policy and reward network, with their environments; the library's own log goes to `folder`."""
     rng = np.random.default_rng(0)
     log = logger.configure(folder, format_strs=[])
     emulator = {"max_num_frames_per_episode": GAME_STEPS * FRAME_SKIP}
     envs = CountedVecEnv(VecFrameStack(make_atari_env(ENV_ID, N_ENVS, seed=0, env_kwargs=emulator), n_stack=4))
     reward_net = NormalizedRewardNet(CnnRewardNet(envs.observation_space, envs.action_space), RunningNorm)
-    policy = PPO("CnnPolicy", envs, seed=0, **PPO_SETTINGS)
+    policy = PPO("CnnPolicy", envs, seed=0, **ppo)
     agent = TimedAgent(policy, reward_net, envs, rng=rng, custom_logger=log)
     reward_trainer = TimedRewardTrainer(
         PreferenceModel(reward_net), CrossEntropyRewardLoss(), rng=rng, custom_logger=log, **REWARD_SETTINGS
@@ -143,10 +147,10 @@ def make_trainer(folder: str) -> tuple[PreferenceComparisons, TimedAgent, TimedR
     return trainer, agent, reward_trainer, envs
 
 
-def measure(steps: int) -> dict[str, Any]:
+def measure(steps: int, ppo: dict[str, Any]) -> dict[str, Any]:
     """Trains for `steps` agent steps, a multiple of `PHASES` rollouts; returns what the JSON line tells."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer, agent, reward_trainer, envs = make_trainer(folder)
+        trainer, agent, reward_trainer, envs = make_trainer(folder, ppo)
         start = time.perf_counter()
         trainer.train(steps // PHASES * (PHASES - 1), round(LABELS * steps / LABELS_AT_STEPS))
         seconds = time.perf_counter() - start
@@ -174,7 +178,7 @@ def measure(steps: int) -> dict[str, Any]:
             "device": str(agent.algorithm.device),
             "max_steps_per_game": GAME_STEPS,
             "reward_network": "NormalizedRewardNet(CnnRewardNet)",
-            "ppo": PPO_SETTINGS,
+            "ppo": {**ppo, "batch_size": agent.algorithm.batch_size, "n_epochs": agent.algorithm.n_epochs},
             "reward_training": REWARD_SETTINGS,
             "preference_comparisons": COMPARISON_SETTINGS,
         },
@@ -185,8 +189,10 @@ def main() -> None:
     unit = PHASES * N_ENVS * ROLLOUT_STEPS
     parser = argparse.ArgumentParser(description="Measure the speed of imitation's preference comparisons on Pong.")
     parser.add_argument("--steps", type=int, default=unit, help=f"agent steps, rounded up to a multiple of {unit:,}")
-    steps = math.ceil(parser.parse_args().steps / unit) * unit
-    print(json.dumps(measure(steps)))
+    parser.add_argument("--default_ppo", action="store_true", help="PPO as Stable-Baselines3 has it by default")
+    arguments = parser.parse_args()
+    steps = math.ceil(arguments.steps / unit) * unit
+    print(json.dumps(measure(steps, DEFAULT_PPO if arguments.default_ppo else PPO_SETTINGS)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""Several processes that share the policy's work: one leads, each acts in environments of its own.
+
+The other way to use several cores is to split each layer of a network between threads that meet after it. With the
+small batches of a policy these meet every few dozen microseconds, and those that sleep must be woken. Here the
+processes meet twice per update: each has a share of the environments and of the gradient. Rollout, weights and
+gradients lie in memory that all of them see, so that only orders travel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from a2c.config import PolicyConfig
+from envs import EnvInfo
+
+ALIGNMENT = 64  # bytes, a cache line
+CREW_BROKEN = (EOFError, BrokenPipeError, ConnectionResetError)  # what a link raises whose other end is gone
+LEAST_ENVS = 4  # of a process; with fewer, batches are too small to be worth it
+
+
+def crew_size(info: EnvInfo, config: PolicyConfig, device: torch.device, n_cores: int) -> int:
+    """How many processes should share the work: several where convolutions keep several cores busy."""
+    convolutions = info.kind == "pixels" and config.policy_network == "nature" and device.type == "cpu"
+    return max(1, min(n_cores, config.n_envs // LEAST_ENVS)) if convolutions else 1
+
+
+class Arena:
+    """Hands out arrays: of memory that processes share, the same ones to each that asks in the same order.
+
+    Args:
+        memory: what to share, of `allocate`; without it every array has memory of its own.
+    """
+
+    def __init__(self, memory: Any = None) -> None:
+        self.memory, self.used = memory, 0
+
+    def array(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> np.ndarray:
+        """Zeros that nobody else was given."""
+        dtype, start = np.dtype(dtype), self.used
+        count = math.prod(shape)
+        self.used += math.ceil(count * dtype.itemsize / ALIGNMENT) * ALIGNMENT
+        if self.memory is None:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(self.memory, dtype, count, start).reshape(shape)
+
+    def tensor(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a tensor of this form, which lies as dense in memory."""
+        values = torch.from_numpy(self.array((like.numel() * like.element_size(),), np.uint8)).view(like.dtype)
+        return values.as_strided(like.shape, like.stride())
+
+
+def allocate(n_bytes: int, context: SpawnContext) -> Any:
+    """Memory that processes share, to be handed to each when it starts."""
+    return context.RawArray(ctypes.c_byte, n_bytes)
+
+
+class Crew:
+    """The leader's side: orders to the others, who carry them out beside it. Alone, it orders nobody.
+
+    Args:
+        links: to each of the others.
+        gradients: where each of the others leaves its share of the gradients, in the order of `Policy.weights`.
+    """
+
+    def __init__(self, links: Sequence[Connection] = (), gradients: Sequence[list[torch.Tensor]] = ()) -> None:
+        self.links, self.gradients = links, gradients
+
+    @property
+    def size(self) -> int:
+        """Processes, the leader included."""
+        return len(self.links) + 1
+
+    def order(self, task: str, *arguments: Sequence[Any]) -> None:
+        """Sends each of the others a method of `Follower` to carry out.
+
+        Args:
+            arguments: for each argument of the method its values, one for each process, the leader's first.
+        """
+        for i, link in enumerate(self.links, start=1):
+            link.send((task, tuple(values[i] for values in arguments)))
+
+    def results(self) -> list[Any]:
+        """Waits for the others; returns what their methods returned. Raises one of CREW_BROKEN if one has died."""
+        return [link.recv() for link in self.links]
+
+    @contextlib.contextmanager
+    def one_thread_each(self) -> Iterator[None]:
+        """While the others work too the leader computes with one thread, as they do; alone with all it has."""
+        n_threads = torch.get_num_threads()
+        if self.links:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if self.links:
+                torch.set_num_threads(n_threads)
+
+    def close(self) -> None:
+        """Sends the others home."""
+        for link in self.links:
+            link.close()
+
+
+ALONE = Crew()

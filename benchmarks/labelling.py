@@ -1,0 +1,311 @@
+"""Measures the labelling page and its server: how soon the next pair is there, and whether answers are ever lost.
+
+python benchmarks/labelling.py            # all three, to results/labelling.json
+python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
+
+gap: from the key press to the next pair on screen, in Chromium, with Pong's colour clips.
+trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections and a server that is
+killed (kill -9) now and then; every answer that the page took has to be in the store, once.
+people: eight labellers at once over HTTP; no pair may be asked of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tyro
+from PIL import Image
+from playwright.sync_api import ViewportSize
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from envs import env_info
+from label_queue import LabelQueue
+from pref_db import Comparison, PrefDB, Segment, encode_frames
+from run_folder import git_revision, machine
+from tests.browser import PROGRAM, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
+from tests.labelling import Server, make_store, running
+
+ROOT = Path(__file__).resolve().parent.parent
+PONG = "PongNoFrameskip-v4"
+VIEW: ViewportSize = {"width": 1400, "height": 900}
+KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
+N_PEOPLE = 8
+# How often the scripted person meets with trouble, per answer.
+RELOAD, DOUBLE, OTHER_TAB, OFFLINE, KILL = 0.03, 0.05, 0.05, 0.02, 0.02
+LISTEN = """
+window.gaps = [];
+for (const name of ["pair-drawn", "pair-moving"])
+  document.addEventListener(name, (event) => window.gaps.push([name, event.detail.ms]));
+"""
+# Tells of each answer at the moment in which the page puts it into its outbox.
+TELL = """
+const setItem = Storage.prototype.setItem;
+Storage.prototype.setItem = function (key, value) {
+  if (key.startsWith("outbox/")) console.log("took " + JSON.parse(value).body.client_id);
+  return setItem.call(this, key, value);
+};
+"""
+
+
+def pong_store(folder: Path, n: int) -> None:
+    """A store with n pairs of Pong's clips in colour, as a random player makes them."""
+    env_info(PONG)  # registers the games
+    game = gymnasium.make(PONG, frameskip=4)
+    picture, _ = game.reset(seed=0)
+    rng = np.random.default_rng(0)
+    db = PrefDB.create(folder / "prefs.db", PONG, 25)
+
+    def segment(number: int) -> Segment:
+        nonlocal picture
+        colour: list[np.ndarray] = []
+        actions: list[int] = []
+        for step in range(28):
+            actions.append(int(rng.integers(6)) if step % 5 == 0 else actions[-1])
+            picture, _, terminated, truncated, _ = game.step(actions[-1])
+            colour.append(picture)
+            if terminated or truncated:
+                picture, _ = game.reset()
+        grey = np.stack([np.asarray(Image.fromarray(frame).convert("L").resize((84, 84))) for frame in colour])
+        view = encode_frames(np.stack(colour[3:]))
+        return Segment(PONG, grey, np.array(actions[3:]), np.zeros(25, np.float32), 4, number, 0, 15.0, view)
+
+    LabelQueue(db).submit([Comparison(segment(2 * i), segment(2 * i + 1), flip=False) for i in range(n)])
+    db.close()
+    game.close()
+
+
+def percentile(values: list[float], share: float) -> float:
+    return float(np.percentile(values, 100 * share))
+
+
+def gap(n: int) -> dict[str, Any]:
+    """Milliseconds from an answer to the next pair's first frame, and to its second, on screen."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pong_store(folder, n + 5)
+        with running(folder) as server, chromium() as browser:
+            page = browser.new_page(viewport=VIEW)
+            page.add_init_script(LISTEN)
+            page.goto(server.link)
+            for i in range(n):
+                wait_for_pair(page)
+                page.wait_for_timeout(600)  # somebody quick; the next pairs have that long to come
+                press(page, KEYS[i % 2])
+            wait_for_js(page, f"gaps.filter(([name]) => name === 'pair-moving').length >= {n}")
+            gaps = page.evaluate("gaps")
+    result: dict[str, Any] = {"answers": n}
+    for name in ("pair-drawn", "pair-moving"):
+        values = [ms for kind, ms in gaps if kind == name]
+        result[name] = {"median_ms": statistics.median(values), "p95_ms": percentile(values, 0.95)}
+    return result
+
+
+class Trouble:
+    """A person who answers in two tabs while things go wrong."""
+
+    def __init__(self, server: Server, browser: Any, seed: int) -> None:
+        self.server, self.rng = server, random.Random(seed)
+        self.context = browser.new_context(viewport=VIEW)
+        self.context.add_init_script(TELL)
+        self.took: set[str] = set()  # ids of the answers that the page has taken
+        self.counts: Counter[str] = Counter()
+        self.tabs = [self.open(server.link), self.open(f"http://{server.address.host}:{server.address.port}/")]
+        self.tab, self.offline = self.tabs[0], 0
+
+    def open(self, url: str) -> Any:
+        page = self.context.new_page()
+        page.on("console", lambda message: self.hear(message.text))
+        page.goto(url)
+        wait_for_pair(page)
+        return page
+
+    def hear(self, text: str) -> None:
+        if text.startswith("took "):
+            self.took.add(text[5:])
+
+    def happens(self, name: str, share: float) -> bool:
+        happens = self.rng.random() < share
+        self.counts[name] += happens
+        return happens
+
+    def step(self) -> None:
+        """One answer, perhaps with some trouble."""
+        if self.offline:
+            self.offline -= 1
+            if not self.offline:
+                self.context.set_offline(False)
+        elif self.happens("offline periods", OFFLINE):
+            self.context.set_offline(True)
+            self.offline = 3
+        elif self.happens("page reloads", RELOAD):
+            self.tab.reload()
+        if self.happens("server kills", KILL):
+            self.server.kill()
+            self.server.start()
+        if self.happens("changes of tab", OTHER_TAB):
+            self.tab = self.tabs[self.tab is self.tabs[0]]
+            self.tab.bring_to_front()
+        if self.offline and not shown(self.tab):
+            self.offline = 0  # the pairs that were fetched are answered: wait for others
+            self.context.set_offline(False)
+        wait_for_pair(self.tab)
+        key = self.rng.choice(KEYS)
+        if self.happens("double presses", DOUBLE):
+            down = f"dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))"
+            self.tab.evaluate(f"{down}; {down}")
+        press_if_pair(self.tab, key)
+
+
+def press_if_pair(page: Any, key: str) -> None:
+    """Answers the pair on screen, unless there is none at the moment."""
+    if shown(page):
+        press(page, key)
+
+
+def trouble(n: int) -> dict[str, Any]:
+    """A scripted person gives n answers; how many the page took, the store has, and has twice."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_store(folder, n)
+        with running(folder) as server, chromium() as browser:
+            person = Trouble(server, browser, seed=0)
+            start = time.monotonic()
+            while len(person.took) < n - len(KEYS):
+                person.step()
+            person.context.set_offline(False)
+            for tab in person.tabs:  # the last pairs, which may be in either tab
+                while not tab.is_visible("#waiting-reason:has-text('answered')") and n > len(person.took):
+                    press_if_pair(tab, KEYS[0])
+                    tab.wait_for_timeout(100)
+            for tab in person.tabs:
+                wait_for_js(tab, "Object.keys(localStorage).filter((key) => key.startsWith('outbox/')).length === 0")
+            seconds = time.monotonic() - start
+            person.context.close()
+        with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
+            stored = [row[0] for row in db.read("SELECT client_id FROM answer")]
+            twice = db.read("SELECT count(*) - count(DISTINCT comparison_id) FROM effective_answer")[0][0]
+    lost = len(person.took - set(stored))
+    result = {"answers_taken": len(person.took), "stored": len(stored), "lost": lost, "twice": twice}
+    return {**result, "seconds": seconds, **person.counts}
+
+
+def people(n: int) -> dict[str, Any]:
+    """Eight labellers share n comparisons over HTTP, each with a few pairs ahead; milliseconds of every request."""
+    times: dict[str, list[float]] = defaultdict(list)
+    asked: list[tuple[str, str]] = []
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_store(folder, n)
+        with running(folder) as server:
+
+            def timed(route: str, call: Any, *arguments: Any, **fields: Any) -> Any:
+                start = time.perf_counter()
+                result = call(*arguments, **fields)
+                times[route].append(1000 * (time.perf_counter() - start))
+                return result
+
+            def label(labeller: str) -> None:
+                client, rng = server.client(labeller), random.Random(labeller)
+                seen: set[str] = set()
+                while leases := timed("next", client.next, 4):
+                    for lease in leases:
+                        if lease["comparison_id"] not in seen:
+                            seen.add(lease["comparison_id"])
+                            asked.append((labeller, lease["comparison_id"]))
+                    lease = leases[0]
+                    timed("clip", client.request, "GET", f"/api/clip/{lease['left']}")
+                    choice = rng.choice(("left", "right", "equal", "incomparable"))
+                    status, _ = timed("answer", client.answer, lease, choice, uuid.uuid4().hex)
+                    assert status == 200
+
+            server.client("first").get("/api/status")  # it is up
+            start = time.monotonic()
+            threads = [threading.Thread(target=label, args=(f"labeller{i}",)) for i in range(N_PEOPLE)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            seconds = time.monotonic() - start
+        with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
+            stored = db.n_answers()
+    by_pair = Counter(comparison for _, comparison in asked)
+    result: dict[str, Any] = {"comparisons": n, "answers": stored, "seconds": seconds}
+    result["double_asked"] = sum(count > 1 for count in by_pair.values())
+    for route, values in times.items():
+        result[route] = {"median_ms": statistics.median(values), "p95_ms": percentile(values, 0.95), "n": len(values)}
+    return result
+
+
+def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table's lines, for those parts that were measured."""
+    lines: list[tuple[str, str]] = []
+    if found := result.get("gap"):
+        for name, title in (("pair-drawn", "next pair on screen"), ("pair-moving", "next pair moving")):
+            lines.append(
+                (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
+            )
+    if found := result.get("trouble"):
+        happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
+        lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
+        lines.append(("Stored, lost, twice", f"{found['stored']}, {found['lost']}, {found['twice']}"))
+    if found := result.get("people"):
+        lines.append(
+            (f"Pairs that {N_PEOPLE} people answered, asked of two", f"{found['answers']}, {found['double_asked']}")
+        )
+        for route in ("next", "answer", "clip"):
+            lines.append(
+                (f"Request {route}", f"{found[route]['median_ms']:.1f} ms, p95 {found[route]['p95_ms']:.1f} ms")
+            )
+    return lines
+
+
+def labelling(
+    only: tuple[str, ...] = (), answers: int = 1000, presses: int = 200, comparisons: int = 1000, quick: bool = False
+) -> None:
+    """Measures the labelling page.
+
+    Args:
+        only: names of the parts to measure (gap, trouble, people), the others are left as they are; by default all.
+        answers: of the scripted person.
+        presses: after which the gap is measured.
+        comparisons: that eight people share.
+        quick: small numbers, and the result in runs/ rather than results/.
+    """
+    if PROGRAM is None and set(only) != {"people"}:
+        sys.exit(f"labelling.py: it {WHY_NOT}")
+    if quick:
+        answers, presses, comparisons = 40, 5, 40
+    folder = ROOT / ("runs" if quick else "results")
+    folder.mkdir(exist_ok=True)
+    path = folder / "labelling.json"
+    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    revision = git_revision()  # before a result of ours changes the tree
+    for name, measure, n in (("gap", gap, presses), ("trouble", trouble, answers), ("people", people, comparisons)):
+        if not only or name in only:
+            result[name] = {**measure(n), "git_revision": revision, "machine": machine()}
+            path.write_text(json.dumps(result, indent=2) + "\n")
+    table = Table("What", "Measured")
+    for row in rows(result):
+        table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    tyro.cli(labelling)

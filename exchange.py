@@ -1,0 +1,404 @@
+"""Labels out of a store and into a new one: JSON lines and NumPy arrays for any other tool, and no pickles.
+
+`run.py export` writes a folder that `run.py import` reads; `import` also reads what mrahtz's
+learning-from-human-preferences left (train.pkl.gz, val.pkl.gz), through an unpickler that can build nothing but
+dictionaries, lists, numbers and arrays.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import pickle
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from envs import env_info
+from label import store_path
+from label_queue import MAX_NICKNAME, MAX_NOTE
+from pref_db import INSERT_FULL_ANSWER, Choice, Comparison, PrefDB, Segment
+from processes import UserError
+
+EXCHANGE_VERSION = 1
+MAX_SEGMENT_BYTES = 2**30  # of one npz, unpacked; a segment of the paper has 0.2 MB
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the start of a cell
+NUMBERS = ("stack", "policy_step", "seed", "fps")
+# Fields of labels.jsonl, with what a value may be. `a` and `b` are segment ids, and `choice` is one of them by letter.
+FIELDS: dict[str, tuple[type, ...]] = {
+    **{"schema": (int,), "client_id": (str,), "comparison_id": (str,), "a": (str,), "b": (str,), "choice": (str,)},
+    **{"flip": (bool,), "teacher": (str,), "labeller": (str, type(None)), "shown_at": (float, int, type(None))},
+    **{"answered_at": (float, int), "watched_ms": (int, type(None)), "replays": (int,), "speed": (float, int)},
+    **{"late": (bool,), "flag": (bool,), "note": (str,)},
+}
+LEGACY_FILES = ("train.pkl.gz", "val.pkl.gz")
+LEGACY_CHOICES = {(1.0, 0.0): Choice.A, (0.0, 1.0): Choice.B, (0.5, 0.5): Choice.EQUAL}
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write the labels of a store for other tools."""
+
+    run: tyro.conf.Positional[str]
+    """Run folder, or another folder with a prefs.db in it."""
+    output: str
+    """Folder to make: labels.jsonl, answers.csv for a spreadsheet, and an npz file for each segment."""
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    """Make a new store of what `export` wrote, or of train.pkl.gz and val.pkl.gz of the original project."""
+
+    folder: tyro.conf.Positional[str]
+    """Folder with labels.jsonl, or with train.pkl.gz and val.pkl.gz."""
+    output: str
+    """Folder for the new prefs.db, which `--load_prefs_dir` takes."""
+    env_id: str | None = None
+    """Environment of the pickles, which do not say it."""
+
+
+def export_command(arguments: list[str]) -> None:
+    """Carries out `run.py export`. Raises UserError and PrefDBError."""
+    config = tyro.cli(ExportConfig, prog="run.py export", args=arguments, use_underscores=True)
+    db = PrefDB.open(store_path(Path(config.run)), read_only=True)
+    try:
+        n_answers, n_segments = export(db, Path(config.output))
+    finally:
+        db.close()
+    print(f"{n_answers} answers and {n_segments} segments written to {config.output}", flush=True)
+
+
+def import_command(arguments: list[str]) -> None:
+    """Carries out `run.py import`. Raises UserError and PrefDBError."""
+    config = tyro.cli(ImportConfig, prog="run.py import", args=arguments, use_underscores=True)
+    folder, target = Path(config.folder), Path(config.output)
+    if (target / "prefs.db").exists():
+        raise UserError(f"{target} holds a prefs.db already; give --output another folder.")
+    legacy = [folder / name for name in LEGACY_FILES if (folder / name).exists()]
+    if legacy and not (folder / "labels.jsonl").exists():
+        if config.env_id is None:
+            raise UserError(f"{legacy[0]} does not say of which environment it is; add --env_id.")
+        n_labels = import_legacy(legacy, target, config.env_id)
+    else:
+        n_labels = import_folder(folder, target)
+    print(f"{n_labels} labels in {target / 'prefs.db'}. Train on them with --load_prefs_dir {target}", flush=True)
+
+
+def export(db: PrefDB, output: Path) -> tuple[int, int]:
+    """Writes every effective answer and every segment; returns how many of each. Raises UserError."""
+    try:
+        (output / "segments").mkdir(parents=True)
+    except FileExistsError:
+        raise UserError(f"{output} exists already; give --output another folder.") from None
+    for segment in db.segments():
+        arrays: dict[str, Any] = {name: getattr(segment, name) for name in ("observations", "actions", "rewards")}
+        if segment.view is not None:
+            arrays["view"] = np.frombuffer(segment.view, np.uint8)
+        arrays |= {name: np.array(getattr(segment, name)) for name in NUMBERS}
+        with (output / "segments" / f"{segment.id}.npz").open("wb") as file:
+            np.savez_compressed(file, schema=np.array(EXCHANGE_VERSION), env_id=np.array(segment.env_id), **arrays)
+    rows = list(_rows(db))
+    with (output / "labels.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with (output / "answers.csv").open("w", newline="") as table:
+        writer = csv.writer(table)
+        writer.writerow(FIELDS)
+        writer.writerows([_cell(row[name]) for name in FIELDS] for row in rows)
+    about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
+    n_segments = len(db.segment_ids())
+    # Last: a folder without it is not whole.
+    (output / "export.json").write_text(json.dumps({**about, "answers": len(rows), "segments": n_segments}) + "\n")
+    return len(rows), n_segments
+
+
+def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
+    """The effective answers, as rows of labels.jsonl."""
+    late = (
+        "labeller, watched_ms, replays, speed, late, flag, note" if db.version > 1 else "NULL, NULL, 0, 1.0, 0, 0, ''"
+    )
+    others = {seq: rest for seq, *rest in db.read(f"SELECT seq, client_id, {late} FROM effective_answer")}
+    for row in db.answers():
+        client_id, labeller, watched_ms, replays, speed, is_late, flag, note = others[row.seq]
+        yield {
+            "schema": EXCHANGE_VERSION,
+            "client_id": client_id,
+            "comparison_id": row.comparison_id,
+            "a": row.a,
+            "b": row.b,
+            "choice": row.choice.value,
+            "flip": row.flip,
+            "teacher": row.teacher,
+            "labeller": labeller,
+            "shown_at": row.shown_at,
+            "answered_at": row.answered_at,
+            "watched_ms": watched_ms,
+            "replays": replays,
+            "speed": speed,
+            "late": bool(is_late),
+            "flag": bool(flag),
+            "note": note,
+        }
+
+
+def _cell(value: Any) -> Any:
+    """A value for a spreadsheet, which must not take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def import_folder(folder: Path, target: Path) -> int:
+    """A new store of what `export` wrote; everything is checked before anything is made. Returns its labels.
+
+    Raises UserError with what is wrong and where.
+    """
+    try:
+        about = json.loads((folder / "export.json").read_text())
+        env_id, length = about["env_id"], about["segment_length"]
+        known = about["schema"] == EXCHANGE_VERSION and isinstance(env_id, str) and isinstance(length, int)
+    except FileNotFoundError:
+        raise UserError(f"{folder} has no export.json; give a folder that `run.py export` has finished.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / 'export.json'} cannot be read ({error}); export again.") from error
+    if not known:
+        raise UserError(f"{folder / 'export.json'} is of a schema other than {EXCHANGE_VERSION}; update this program.")
+    files = sorted((folder / "segments").glob("*.npz"))
+    for file in files:
+        segment = _load_segment(file)
+        if segment.env_id != env_id or len(segment) > length:
+            raise UserError(f"{file} is of {segment.env_id}, {len(segment)} steps, unlike export.json; export again.")
+    ids = {file.stem for file in files}
+    rows = _load_rows(folder / "labels.jsonl", ids)
+    db = _new_store(target, env_id, length)
+    try:
+        for file in files:
+            db.add_segments([_load_segment(file)])
+        _insert(db, rows)
+        return db.n_labels()
+    finally:
+        db.close()
+
+
+def _load_segment(file: Path) -> Segment:
+    """A segment as `export` wrote it, its id checked against its contents. Raises UserError."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if sum(info.file_size for info in archive.infolist()) > MAX_SEGMENT_BYTES:
+                raise ValueError("it unpacks to more than a segment can hold")
+        with np.load(file, allow_pickle=False) as arrays:
+            if int(arrays["schema"]) != EXCHANGE_VERSION:
+                raise ValueError(f"schema {arrays['schema']}")
+            view = arrays["view"].tobytes() if "view" in arrays else None
+            segment = Segment(
+                str(arrays["env_id"]),
+                arrays["observations"],
+                arrays["actions"],
+                arrays["rewards"],
+                stack=int(arrays["stack"]),
+                policy_step=int(arrays["policy_step"]),
+                seed=int(arrays["seed"]),
+                fps=float(arrays["fps"]),
+                view=view,
+            )
+        if segment.view is not None:
+            segment.frames()  # raises if it is damaged
+        if segment.id != file.stem or not 0 < segment.fps < math.inf:
+            raise ValueError("its contents are not what its name says")
+    except Exception as error:  # zipfile, NumPy and the segment have no common base class for damaged input
+        raise UserError(f"{file} is no segment ({str(error).splitlines()[0] if str(error) else error!r}).") from error
+    return segment
+
+
+def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
+    """The rows of labels.jsonl. Raises UserError at the first that cannot be."""
+    rows: list[dict[str, Any]] = []
+    client_ids: set[str] = set()
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read ({error}); export again.") from error
+    for number, line in enumerate(lines, start=1):
+        wrong = None
+        try:
+            row = json.loads(line, parse_constant=lambda word: word)  # NaN and infinity are words, not numbers
+            wrong = _wrong(row, segment_ids, client_ids)
+        except (ValueError, RecursionError) as error:
+            wrong = f"it is no JSON ({error})"
+        if wrong:
+            raise UserError(f"{file}, line {number}: {wrong}; nothing was imported.")
+        client_ids.add(row["client_id"])
+        rows.append(row)
+    return rows
+
+
+def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
+    """What is wrong with a row of labels.jsonl, or None."""
+    if not isinstance(row, dict) or set(row) != set(FIELDS):
+        return f"expected the fields {', '.join(FIELDS)}"
+    for name, types in FIELDS.items():
+        value = row[name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            return f"{name} cannot be {value!r:.40}"
+        if isinstance(value, int | float) and not 0 <= value < 2**53:
+            return f"{name} is out of range"
+    checks = {
+        f"schema {row['schema']} is not {EXCHANGE_VERSION}": row["schema"] == EXCHANGE_VERSION,
+        f"choice cannot be {row['choice']!r:.40}": row["choice"] in list(Choice),
+        "a or b is no segment of this folder": {row["a"], row["b"]} <= segment_ids and row["a"] != row["b"],
+        "comparison_id is not that of a and b": row["comparison_id"] == Comparison.id_of(row["a"], row["b"]),
+        "client_id occurs twice or is too long": row["client_id"] not in client_ids and 0 < len(row["client_id"]) <= 64,
+        "note, labeller or teacher is too long": len(row["note"]) <= MAX_NOTE
+        and len(row["labeller"] or "") <= MAX_NICKNAME
+        and len(row["teacher"]) <= 200,
+    }
+    return next((sentence for sentence, holds in checks.items() if not holds), None)
+
+
+def _insert(db: PrefDB, rows: list[dict[str, Any]]) -> None:
+    """All answers in one commit."""
+    with db.transaction() as connection:
+        for row in rows:
+            pair = (row["comparison_id"], row["a"], row["b"])
+            connection.execute("INSERT INTO comparison VALUES (?, ?, ?) ON CONFLICT DO NOTHING", pair)
+            preferred = row[row["choice"]] if row["choice"] in ("a", "b") else None
+            stored = "preferred" if preferred else row["choice"]
+            left = row["b"] if row["flip"] else row["a"]
+            about = (row["client_id"], row["comparison_id"], row["teacher"], stored, preferred, left)
+            times = (row["shown_at"], row["answered_at"], None)
+            labeller = (row["labeller"], None, row["watched_ms"], row["replays"], row["speed"])
+            connection.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller, row["late"], row["flag"], row["note"]))
+
+
+def _new_store(target: Path, env_id: str, length: int) -> PrefDB:
+    target.mkdir(parents=True, exist_ok=True)
+    return PrefDB.create(target / "prefs.db", env_id, length)
+
+
+class LegacyDB:
+    """What mrahtz's `pref_db.PrefDB` held: segments by hash, and (hash, hash, mu) of each label."""
+
+    segments: Any = None
+    prefs: Any = None
+
+
+class LegacyDtype:
+    """Takes the place of NumPy's, whose state a pickle could set to anything."""
+
+    def __init__(self, name: object, *_flags: object) -> None:
+        if not isinstance(name, str) or np.dtype(name).kind not in "biuf":
+            raise pickle.UnpicklingError("an array of something other than numbers")
+        self.dtype = np.dtype(name)
+
+    def __setstate__(self, _state: object) -> None: ...
+
+
+class LegacyArray:
+    """Takes the place of NumPy's, and makes an array of bytes and a shape alone."""
+
+    array: np.ndarray
+
+    @classmethod
+    def reconstruct(cls, *_arguments: object) -> LegacyArray:
+        """NumPy's `_reconstruct`: an array that is filled afterwards."""
+        return cls()
+
+    @classmethod
+    def from_buffer(
+        cls,
+        data: bytes,
+        dtype: LegacyDtype,
+        shape: tuple[int, ...],
+        order: str,
+        axes: tuple[int, ...] | None = None,
+    ) -> LegacyArray:
+        """NumPy's `_frombuffer`, which protocol 5 asks for; `axes`: the order in which they lie in memory."""
+        self = cls()
+        self.__setstate__((1, shape, dtype, order == "F", data))
+        if order == "K" and axes is not None:
+            self.array = self.array.transpose(axes)
+        return self
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], LegacyDtype, bool, bytes]) -> None:
+        _, shape, dtype, is_fortran, data = state
+        self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+ADMITTED = {
+    ("pref_db", "PrefDB"): LegacyDB,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): LegacyArray.reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): LegacyArray.from_buffer for core in ("core", "_core")},
+    ("numpy", "ndarray"): "ndarray",  # only named, never called
+    ("numpy", "dtype"): LegacyDtype,
+}
+
+
+class LegacyUnpickler(pickle.Unpickler):
+    """Builds what ADMITTED names and plain values, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no store of labels holds")
+        return ADMITTED[(module, name)]
+
+
+def import_legacy(files: list[Path], target: Path, env_id: str) -> int:
+    """A new store of mrahtz's pickles; their true rewards and actions are not known and become 0.
+
+    Raises UserError; nothing was made then.
+    """
+    fps = env_info(env_id).fps
+    segments: dict[str, Segment] = {}
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        try:
+            with gzip.open(file) as stream:
+                stored = LegacyUnpickler(stream).load()
+            if not isinstance(stored, LegacyDB) or not isinstance(stored.segments, dict):
+                raise ValueError("it holds no PrefDB")
+            by_hash = {key: _legacy_segment(frames, env_id, fps) for key, frames in stored.segments.items()}
+            for first, second, (p_a, p_b) in stored.prefs:
+                a, b = by_hash[first], by_hash[second]
+                if a.id != b.id:  # the same clip twice tells nothing
+                    segments |= {a.id: a, b.id: b}
+                    rows.append(_legacy_row(a.id, b.id, LEGACY_CHOICES[float(p_a), float(p_b)]))
+        except Exception as error:  # a hostile pickle can raise anything
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{file} is no store of labels ({reason}); nothing was imported.") from error
+    if not rows:
+        raise UserError(f"{files[0]} holds no labels; nothing was imported.")
+    db = _new_store(target, env_id, max(len(segment) for segment in segments.values()))
+    try:
+        db.add_segments(list(segments.values()))
+        _insert(db, rows)
+        return db.n_labels()
+    finally:
+        db.close()
+
+
+def _legacy_segment(frames: Any, env_id: str, fps: float) -> Segment:
+    """From (T, 84, 84, 4) uint8, the newest of four frames last."""
+    listed = frames if isinstance(frames, list) else [frames]
+    arrays = [one.array for one in listed if isinstance(one, LegacyArray)]
+    if len(arrays) != len(listed):
+        raise ValueError("a segment that is no array")
+    stacked = np.stack(arrays) if isinstance(frames, list) else arrays[0]
+    if stacked.ndim != 4 or stacked.dtype != np.uint8 or not len(stacked):
+        raise ValueError(f"a segment of shape {stacked.shape} {stacked.dtype}")
+    steps, stack = len(stacked), stacked.shape[3]
+    unique = np.ascontiguousarray(Segment.unique_frames(np.moveaxis(stacked, 3, 1)))
+    nothing = (np.zeros(steps, np.int64), np.zeros(steps, np.float32))
+    return Segment(env_id, unique, *nothing, stack, policy_step=0, seed=0, fps=fps)
+
+
+def _legacy_row(a: str, b: str, choice: Choice) -> dict[str, Any]:
+    person = {"teacher": "mrahtz", "labeller": None, "shown_at": None, "answered_at": time.time(), "watched_ms": None}
+    rest = {"flip": False, "replays": 0, "speed": 1.0, "late": False, "flag": False, "note": ""}
+    ids = {"client_id": uuid.uuid4().hex, "comparison_id": Comparison.id_of(a, b), "a": a, "b": b}
+    return {**ids, "choice": choice.value, **person, **rest}

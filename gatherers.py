@@ -1,0 +1,200 @@
+"""Ways from a comparison to its answer: a synthetic teacher, a script, a person at this screen, people elsewhere.
+
+Each takes comparisons at any time and tells of answers when it has some, by the comparison's id: nothing waits, and
+answers may come in any order, or never. An answer is on disk before it is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from label_queue import LabelQueue
+from person import LABELLER, Person, Screen, TerminalLines, Ui, open_screen
+from pref_db import Choice, Comparison, Label, PrefDB
+
+ANSWERS_PER_COMMIT = 64
+PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
+PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a comparison. `choice`: by the order in which it was first asked; None: taken back, open again.
+
+    `label` is what the trainer should know of: a label or a retraction; None where it has nothing to do.
+    """
+
+    comparison_id: str
+    choice: Choice | None
+    label: Label | None
+
+
+class PreferenceGatherer(Protocol):
+    """Who is asked. Neither method waits."""
+
+    is_person: bool  # people see clips, set the pace, and may leave
+    ahead: int  # comparisons that it wants to have open at once
+
+    @property
+    def ended(self) -> bool:
+        """Whether no answers will come any more."""
+
+    @property
+    def pending(self) -> Collection[str]:
+        """Ids of the comparisons that are open."""
+
+    def submit(self, comparisons: Sequence[Comparison]) -> None:
+        """Asks; what was asked before is left as it is."""
+
+    def drain(self) -> list[Answered]:
+        """What was answered or taken back since the last call, in order."""
+
+    def withdraw(self, older_than_policy_step: int) -> None:
+        """Takes back what is older and was seen by nobody, if it can."""
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        """What people may want to know: a line about how far it is, and numbers."""
+
+    def close(self) -> None: ...
+
+
+class Answerer(Protocol):
+    """A program that answers at once: a `teachers.SyntheticTeacher`, or a Script."""
+
+    name: str  # kept with each answer
+
+    def poll(self, comparison: Comparison) -> Choice | None:
+        """The answer; None if it has none any more."""
+
+
+class Script:
+    """Answers from a list, in the order in which they are asked for."""
+
+    name = "script"
+
+    def __init__(self, choices: Iterable[Choice]) -> None:
+        self._choices = iter(choices)
+
+    def poll(self, comparison: Comparison) -> Choice | None:
+        return next(self._choices, None)
+
+
+class SyntheticGatherer:
+    """A program answers, in the order of asking, with one commit for many answers."""
+
+    is_person, ended = False, False
+    ahead = ANSWERS_PER_COMMIT
+
+    def __init__(self, db: PrefDB, teacher: Answerer) -> None:
+        self.db, self.teacher = db, teacher
+        self._open: deque[Comparison] = deque()
+
+    @property
+    def pending(self) -> Collection[str]:
+        return [comparison.id for comparison in self._open]
+
+    def submit(self, comparisons: Sequence[Comparison]) -> None:
+        self._open.extend(comparisons)
+
+    def drain(self) -> list[Answered]:
+        answers: list[tuple[Comparison, Choice]] = []
+        while self._open and len(answers) < ANSWERS_PER_COMMIT:
+            choice = self.teacher.poll(self._open[0])
+            if choice is None:
+                break
+            answers.append((self._open.popleft(), choice))
+        if not answers:
+            return []
+        labels = self.db.add_answers(answers, teacher=self.teacher.name)
+        told = zip(answers, labels, strict=True)
+        return [Answered(comparison.id, choice, label) for (comparison, choice), label in told]
+
+    def withdraw(self, older_than_policy_step: int) -> None: ...
+
+    def tell(self, status: str, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class QueueGatherer:
+    """People answer, wherever they are, through the queue in the store."""
+
+    is_person = True
+    ahead = PEOPLE_AHEAD
+
+    def __init__(self, db: PrefDB) -> None:
+        self.db, self.queue = db, LabelQueue(db)
+        self._last_seq = db.read("SELECT coalesce(max(seq), 0) FROM answer")[0][0]
+        self.pending: Collection[str] = ()
+        self._look()
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    def submit(self, comparisons: Sequence[Comparison]) -> None:
+        self.queue.submit(comparisons)
+        self._look()
+
+    def drain(self) -> list[Answered]:
+        columns = "seq, comparison_id, choice, preferred = segment_a"
+        source = "answer JOIN comparison ON comparison.id = comparison_id"
+        rows = self.db.read(f"SELECT {columns} FROM {source} WHERE seq > ? ORDER BY seq", (self._last_seq,))
+        if not rows:
+            return []
+        labels = {label.seq: label for label in self.db.labels(after=self._last_seq)}
+        self._last_seq = rows[-1][0]
+        self._look()
+        answered = []
+        for seq, comparison_id, stored, prefers_a in rows:
+            choice = None
+            if stored != "retracted":
+                choice = (Choice.A if prefers_a else Choice.B) if stored == "preferred" else Choice(stored)
+            answered.append(Answered(comparison_id, choice, labels.get(seq)))
+        return answered
+
+    def _look(self) -> None:
+        self.pending = {row[0] for row in self.db.read("SELECT comparison_id FROM query WHERE state = 'ready'")}
+
+    def withdraw(self, older_than_policy_step: int) -> None:
+        if self.pending and self.queue.withdraw(older_than_policy_step):
+            self._look()
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        self.queue.beat("run", {"status": status, **state})
+
+    def close(self) -> None: ...
+
+
+class PersonGatherer(QueueGatherer):
+    """One person answers at this screen; others may help from elsewhere."""
+
+    ahead = PERSON_AHEAD
+
+    def __init__(
+        self, db: PrefDB, screen: Screen, lines: TerminalLines | None = None, labeller: str = LABELLER
+    ) -> None:
+        super().__init__(db)
+        self.person = Person(self.queue, screen, lines, labeller)
+
+    @property
+    def ended(self) -> bool:
+        return self.person.ended
+
+    def drain(self) -> list[Answered]:
+        self.person.step()
+        return super().drain()
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        self.person.status = status
+
+    def close(self) -> None:
+        self.person.close()
+
+
+def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER) -> PreferenceGatherer:
+    """Who is asked where people label: the person at this screen. Raises DisplayError."""
+    return PersonGatherer(db, *open_screen(ui), labeller)

@@ -1,0 +1,166 @@
+"""Labelling without a trainer: `run.py label` asks about the segments that a run left in its store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from channels import Channels, drain
+from gatherers import PreferenceGatherer, gatherer_for
+from label_queue import check_labeller
+from person import LABELLER, Ui
+from pref_db import Comparison, PrefDB
+from processes import UserError
+from run_folder import in_use
+from web import PageConfig, WebGatherer
+
+TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
+IDLE_SECONDS = 1 / 120
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """Label the pairs of a store, now, and train on them later (--load_prefs_dir)."""
+
+    run: tyro.conf.Positional[str]
+    """Run folder, or another folder with a prefs.db in it."""
+    ui: Ui = "auto"
+    """Where to label: in a window, in the terminal itself, or on a web page; `auto` is a window where there is a
+    display, else the terminal."""
+    max_prefs: int | None = None
+    """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
+    labeller: str = LABELLER
+    """Your nickname, kept with your answers."""
+    seed: int = 0
+    """Seed of the draw of the pairs."""
+    page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
+
+
+def store_path(place: Path) -> Path:
+    """The prefs.db of a folder, or that file itself."""
+    return place / "prefs.db" if place.is_dir() else place
+
+
+class StoredPairs:
+    """Pairs of stored segments about which nobody was asked, drawn at random."""
+
+    def __init__(self, db: PrefDB, seed: int) -> None:
+        self.db, self.rng = db, np.random.default_rng(seed)
+        self.ids = db.segment_ids()
+        self.asked = db.comparison_ids()
+
+    def next(self) -> Comparison | None:
+        """A pair that was not asked before; None if there is none left."""
+        n = len(self.ids)
+        for _ in range(TRIES if n >= 2 else 0):
+            i, j = self.rng.choice(n, 2, replace=False)
+            if (found := self._new(i, j)) is not None:
+                return found
+        for i in range(n):
+            for j in range(i):
+                if (found := self._new(i, j)) is not None:
+                    return found
+        return None
+
+    def _new(self, i: int, j: int) -> Comparison | None:
+        comparison_id = Comparison.id_of(self.ids[i], self.ids[j])
+        if comparison_id in self.asked:
+            return None
+        self.asked.add(comparison_id)
+        return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
+
+
+class SegmentKeeper:
+    """Stores the segments of a run that asks nobody, to be asked about later; a part of the ring like pref_interface.
+
+    Args:
+        goal: segments after which there are enough.
+    """
+
+    def __init__(self, db: PrefDB, channels: Channels, goal: int) -> None:
+        self.db, self.channels, self.goal = db, channels, goal
+        self.n = len(db.segment_ids())
+
+    def step(self) -> bool:
+        segments = drain(self.channels.segments, limit=self.goal - self.n)
+        if segments:
+            self.db.add_segments(segments)
+            self.n = len(self.db.segment_ids())
+        return bool(segments)
+
+    @property
+    def full(self) -> bool:
+        return self.n >= self.goal
+
+    def close(self) -> None:
+        self.db.close()
+
+
+def label_command(arguments: list[str]) -> None:
+    """Carries out `run.py label`. Raises UserError and PrefDBError."""
+    config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
+    check_labeller(config.labeller)
+    config.page.check()
+    if config.max_prefs is not None and config.max_prefs < 1:
+        raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
+    path = store_path(Path(config.run))
+    db = PrefDB.open(path)
+    try:
+        check_segments(db)
+        before = db.n_labels()
+        gatherer: PreferenceGatherer
+        if config.ui == "web":
+            goal = config.max_prefs or 0
+            gatherer = WebGatherer(db, path.parent, config.page, goal=goal, initial_labels=0)
+        else:
+            gatherer = gatherer_for(config.ui, db, config.labeller)
+        try:
+            label(db, gatherer, config, run_goes_on=in_use(path.parent))
+        finally:
+            gatherer.close()
+        n = db.n_labels()
+        print(f"{n - before} labels more, {n} in {path}. Train on them with --load_prefs_dir {config.run}", flush=True)
+    finally:
+        db.close()
+
+
+def check_segments(db: PrefDB) -> None:
+    """Raises UserError if there is nothing that can be shown."""
+    ids = db.segment_ids()
+    if len(ids) < 2:
+        raise UserError(
+            f"{db.path} holds {len(ids)} segments, too few to compare; gather some with "
+            f"gather_initial_prefs {db.env_id} --no_gather_prefs."
+        )
+    segment = db.segment(ids[0])
+    if segment.view is None and not segment.is_pixels:
+        raise UserError(
+            f"{db.path} holds no pictures, for its observations are vectors; gather segments with pictures with "
+            f"gather_initial_prefs {db.env_id} --no_gather_prefs."
+        )
+
+
+def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: bool) -> None:
+    """Asks until the person leaves, there are labels enough, or no pair is left. A run that goes on asks by itself."""
+    pairs, n_labels, left = StoredPairs(db, config.seed), db.n_labels(), not run_goes_on
+    goal = config.max_prefs
+    while not gatherer.ended and (goal is None or n_labels < goal) and (left or run_goes_on or gatherer.pending):
+        n = gatherer.ahead - len(gatherer.pending)
+        if goal is not None:
+            n = min(n, goal - n_labels - len(gatherer.pending))
+        while left and n > 0:
+            comparison = pairs.next()
+            left, n = comparison is not None, n - 1
+            if comparison is not None:
+                gatherer.submit([comparison])
+        status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
+        waits = "Waiting for the run to ask; its questions come as the agent acts"
+        gatherer.tell(status if gatherer.pending else waits, {"labels": n_labels, "goal": goal})
+        if gatherer.drain():
+            n_labels = db.n_labels()
+        else:
+            time.sleep(IDLE_SECONDS)

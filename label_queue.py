@@ -1,0 +1,490 @@
+"""What people are asked, in what order, and who looks at what now: the queue in prefs.db that all processes share.
+
+The run submits comparisons; a page's server, a window or a terminal claims them for a labeller, who has each on lease
+until it is answered; the answers are labels like any other. Any of these processes may die, restart or be absent.
+Times are unix seconds (UTC).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sqlite3
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
+
+Choice = Literal["left", "right", "equal", "incomparable"]
+CHOICES = ("left", "right", "equal", "incomparable")
+KINDS = ("normal", "repeat", "overlap", "gold")
+PERSON = "person"  # answer.teacher of all that comes through the queue
+
+MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
+LEASE_MEDIANS = 3.0  # a lease lasts so many times the labeller's own median time
+MEDIAN_OVER = 50  # newest answers of the labeller
+REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
+ACTIVE_SECONDS = 600.0  # who answered since then counts as one who labels now
+MAX_NOTE, MAX_NICKNAME = 500, 40
+
+ROW = (
+    *("seq", "comparison_id", "labeller", "choice", "preferred", "shown_left", "shown_at", "answered_at"),
+    *("watched_ms", "replays", "speed", "late", "flag", "note", "lease_token", "segment_a", "segment_b"),
+)
+SELECT_ROW = f"SELECT {', '.join(ROW)} FROM answer JOIN comparison ON comparison.id = comparison_id"
+IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n WHERE n.supersedes = answer.seq)"
+
+
+class SubmissionError(PrefDBError):
+    """What a labeller sent cannot be stored; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pair that one labeller has before them; `left` and `right` are segment ids, as they are to be shown."""
+
+    token: str
+    comparison_id: str
+    left: str
+    right: str
+    flip: bool  # the pair's second segment is on the left
+    kind: str
+    expires_at: float
+    env_id: str
+    fps: float  # agent steps per second in real time
+    steps: int  # of the longer segment
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An answer as a labeller gives it. `supersedes`: seq of the labeller's own answer that this one edits."""
+
+    client_id: str  # made by the sender; the same one again is the same answer
+    token: str
+    comparison_id: str
+    labeller: str
+    choice: Choice
+    shown_at: float
+    answered_at: float
+    watched_ms: int | None = None
+    replays: int = 0
+    speed: float = 1.0
+    flag: bool = False
+    note: str = ""
+    supersedes: int | None = None
+
+    def check(self) -> None:
+        """Raises SubmissionError if a field is out of its range."""
+        check_labeller(self.labeller)
+        whole = (self.replays, 0 if self.watched_ms is None else self.watched_ms)
+        wrong = {
+            "client_id must be 1 to 64 of A-Z, a-z, 0-9, _ and -": not re.fullmatch(
+                r"[\w-]{1,64}", self.client_id, re.A
+            ),
+            f"choice must be one of {', '.join(CHOICES)}": self.choice not in CHOICES,
+            "shown_at and answered_at must be numbers": not math.isfinite(self.shown_at + self.answered_at),
+            "speed must be a number above 0": not 0 < self.speed < math.inf,
+            "watched_ms and replays must be whole numbers of 0 or more": not all(0 <= n < 2**53 for n in whole),
+            f"note must be {MAX_NOTE} characters or fewer": len(self.note) > MAX_NOTE,
+        }
+        for sentence, holds in wrong.items():
+            if holds:
+                raise SubmissionError(f"{sentence}.")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a submission, with the row that is in the store now.
+
+    `stored`: committed. `late`: the same, but the lease was over. `known`: this client_id was stored before.
+    `conflict`: nothing was stored, for the labeller has another answer to this pair, or what it edits is not current.
+    """
+
+    status: Literal["stored", "known", "conflict", "late"]
+    seq: int
+    choice: str
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """An effective answer of a person; `left` and `right` are segment ids as they were shown."""
+
+    seq: int
+    comparison_id: str
+    labeller: str
+    choice: str
+    left: str
+    right: str
+    token: str
+    shown_at: float | None
+    answered_at: float
+    watched_ms: int | None
+    replays: int
+    speed: float
+    late: bool
+    flag: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Effective labels and answers, and the queries that are free, on lease, and taken back unasked."""
+
+    labels: int
+    answers: int
+    ready: int
+    leased: int
+    withdrawn: int
+
+
+def check_labeller(labeller: str) -> None:
+    """Raises SubmissionError unless this may be a nickname."""
+    if not 1 <= len(labeller) <= MAX_NICKNAME or not labeller.isprintable() or labeller.isspace():
+        raise SubmissionError(f"a nickname must be 1 to {MAX_NICKNAME} printable characters.")
+
+
+def flip_of(labeller: str, comparison_id: str) -> bool:
+    """Whether this labeller sees the pair's second segment on the left: fixed, and as good as drawn by coin."""
+    digest = hashlib.blake2b(f"{labeller}\n{comparison_id}".encode()).digest()
+    return bool(digest[-1] & 1)
+
+
+class LabelQueue:
+    """The queue in one process and thread; every method may raise PrefDBError.
+
+    Settings it reads: `repeat_share` and `overlap_share`, both 0 unless set. Of a labeller's pairs the first is asked
+    again at least 20 pairs later, sides swapped; of the pairs the second is asked of two people, once two are there.
+    """
+
+    def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
+        self.db, self.clock = db, clock
+
+    def submit(
+        self,
+        comparisons: Sequence[Comparison],
+        *,
+        kind: str = "normal",
+        need: int = 1,
+        priority: float = 0.0,
+        reason: str = "",
+        policy_step: int | None = None,
+    ) -> None:
+        """Stores questions with their segments in one commit; one that is there already is left as it is.
+
+        policy_step: agent steps that the policy had taken; None: when the newer segment was cut.
+        """
+        insert = "INSERT INTO query VALUES (?, ?, ?, ?, ?, ?, 'ready', ?) ON CONFLICT DO NOTHING"
+        with self.db.transaction() as db:
+            for comparison in comparisons:
+                self.db.insert_comparison(db, comparison)
+                newest = max(comparison.a.policy_step, comparison.b.policy_step)
+                step = int(newest if policy_step is None else policy_step)
+                row = (comparison.id, kind, int(need), float(priority), reason, step, self.clock())
+                db.execute(insert, row)
+
+    def withdraw(self, older_than_policy_step: int) -> int:
+        """Takes back the questions of before that agent step that nobody has seen; returns how many."""
+        seen = "SELECT 1 FROM lease WHERE lease.comparison_id = query.comparison_id"
+        answered = "SELECT 1 FROM answer WHERE answer.comparison_id = query.comparison_id"
+        old = f"state = 'ready' AND policy_step < ? AND NOT EXISTS ({seen}) AND NOT EXISTS ({answered})"
+        with self.db.transaction() as db:
+            return db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,)).rowcount
+
+    def claim(self, labeller: str, n: int = 1) -> list[Lease]:
+        """Up to n pairs for this labeller: first those on lease already, oldest first, then the best that are ready.
+
+        Best: the highest priority, then the newest policy. What the labeller gave back comes last.
+        """
+        check_labeller(labeller)
+        now = self.clock()
+        with self.db.transaction() as db:
+            # Also those that end too far ahead: the clock was put back, and they would last for ever.
+            over = "closed_at IS NULL AND (expires_at <= ? OR expires_at > ?)"
+            db.execute(f"UPDATE lease SET closed_at = ? WHERE {over}", (now, now, now + MAX_LEASE_SECONDS))
+            own = "SELECT token FROM lease WHERE labeller = ? AND closed_at IS NULL ORDER BY number LIMIT ?"
+            tokens = [token for (token,) in db.execute(own, (labeller, n))]
+            expires_at = now + self._lease_seconds(db, labeller)
+            db.executemany("UPDATE lease SET expires_at = ? WHERE token = ?", [(expires_at, t) for t in tokens])
+            while len(tokens) < n:
+                chosen = self._repeat(db, labeller, len(tokens)) or self._best(db, labeller)
+                if chosen is None:
+                    break
+                comparison_id, flip, kind = chosen
+                token = uuid.uuid4().hex
+                row = (token, comparison_id, labeller, flip, kind, now, expires_at)
+                columns = "token, comparison_id, labeller, flip, kind, granted_at, expires_at"
+                db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                tokens.append(token)
+            return [self._lease(db, token) for token in tokens]
+
+    def renew(self, tokens: Sequence[str]) -> None:
+        """Puts off the end of those leases that are not over yet."""
+        now = self.clock()
+        with self.db.transaction() as db:
+            for token in tokens:
+                live = "token = ? AND closed_at IS NULL AND expires_at > ?"
+                row = db.execute(f"SELECT labeller FROM lease WHERE {live}", (token, now)).fetchone()
+                if row:
+                    expires_at = now + self._lease_seconds(db, row[0])
+                    db.execute("UPDATE lease SET expires_at = ? WHERE token = ?", (expires_at, token))
+
+    def release(self, tokens: Sequence[str]) -> None:
+        """Gives pairs back unanswered."""
+        close = "UPDATE lease SET closed_at = ? WHERE token = ? AND closed_at IS NULL"
+        with self.db.transaction() as db:
+            db.executemany(close, [(self.clock(), token) for token in tokens])
+
+    def answer(self, submission: Submission) -> Receipt:
+        """Stores an answer; it is on disk when this returns.
+
+        Raises:
+            SubmissionError: a field is out of range, or there is no such lease.
+        """
+        submission.check()
+        now = self.clock()
+        with self.db.transaction() as db:
+            known = self._row(db, "client_id = ?", (submission.client_id,))
+            if known is not None:
+                return Receipt("known", known["seq"], _side(known))
+            lease = db.execute(
+                "SELECT comparison_id, labeller, flip, kind, expires_at, closed_at, segment_a, segment_b FROM lease "
+                "JOIN comparison ON comparison.id = comparison_id WHERE token = ?",
+                (submission.token,),
+            ).fetchone()
+            if lease is None or lease[:2] != (submission.comparison_id, submission.labeller):
+                raise SubmissionError("there is no such lease of this labeller for this pair; claim it first.")
+            _, _, flip, kind, expires_at, closed_at, a, b = lease
+            current = self._current(db, submission.comparison_id, submission.labeller, kind)
+            if current is not None and current["seq"] != submission.supersedes:
+                return Receipt("conflict", current["seq"], _side(current))
+            if current is None and submission.supersedes is not None:
+                raise SubmissionError(f"answer {submission.supersedes} is not current any more; answer the pair anew.")
+            late = submission.supersedes is None and (closed_at is not None or expires_at <= now)
+            left, right = (b, a) if flip else (a, b)
+            stored, preferred = submission.choice, {"left": left, "right": right}.get(submission.choice)
+            seq = self._insert(db, submission, "preferred" if preferred else stored, preferred, left, late)
+            own = "comparison_id = ? AND labeller = ? AND closed_at IS NULL"
+            ids = (submission.comparison_id, submission.labeller)
+            db.execute(f"UPDATE lease SET closed_at = ? WHERE {own}", (now, *ids))
+            self._settle(db, submission.comparison_id)
+            return Receipt("late" if late else "stored", seq, submission.choice)
+
+    def undo(self, labeller: str) -> Lease | None:
+        """Takes the labeller's newest effective answer back; its pair is on lease again, first in line, sides kept.
+
+        None if there is nothing to take back.
+        """
+        now = self.clock()
+        with self.db.transaction() as db:
+            # Answers that were merged from another store have no lease here, so that they cannot be asked again.
+            newest = "SELECT max(seq) FROM effective_answer JOIN lease ON token = lease_token"
+            row = self._row(db, f"seq = ({newest} WHERE effective_answer.labeller = ?)", (labeller,))
+            if row is None:
+                return None
+            blank = Submission(uuid.uuid4().hex, row["lease_token"], row["comparison_id"], labeller, "equal", now, now)
+            self._insert(db, blank, "retracted", None, row["shown_left"], False, supersedes=row["seq"])
+            self._settle(db, row["comparison_id"])
+            expires_at = now + self._lease_seconds(db, labeller)
+            reopen = "UPDATE lease SET closed_at = NULL, expires_at = ? WHERE token = ?"
+            db.execute(reopen, (expires_at, row["lease_token"]))
+            return self._lease(db, row["lease_token"])
+
+    def history(
+        self, labeller: str | None = None, *, choice: str | None = None, before_seq: int | None = None, limit: int = 50
+    ) -> list[HistoryRow]:
+        """Effective answers of people, newest first; of one labeller, of one choice, from before a seq, if given."""
+        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE]
+        values: list[object] = [PERSON]
+        if labeller is not None:
+            conditions, values = [*conditions, "labeller = ?"], [*values, labeller]
+        if choice is not None:
+            same = {"left": "preferred = shown_left", "right": "preferred <> shown_left"}
+            conditions.append(same.get(choice, "choice = ?"))
+            values += [] if choice in same else [choice]
+        if before_seq is not None:
+            conditions, values = [*conditions, "seq < ?"], [*values, before_seq]
+        query = f"{SELECT_ROW} WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
+        return [_history_row(dict(zip(ROW, row, strict=True))) for row in self.db.read(query, (*values, limit))]
+
+    def counts(self) -> Counts:
+        """How far the labelling is."""
+        now = self.clock()
+        leased = (
+            "SELECT 1 FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL AND expires_at > ?"
+        )
+        states = dict(
+            self.db.read(
+                f"SELECT CASE WHEN state = 'ready' AND EXISTS ({leased}) THEN 'leased' ELSE state END AS s, count(*) "
+                "FROM query GROUP BY s",
+                (now,),
+            )
+        )
+        free = [states.get(state, 0) for state in ("ready", "leased", "withdrawn")]
+        return Counts(self.db.n_labels(), self.db.n_answers(), *free)
+
+    def beat(self, who: str, state: dict) -> None:
+        """Tells the other processes that this one lives, and how it is."""
+        with self.db.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", (who, self.clock(), json.dumps(state)))
+
+    def heartbeats(self) -> dict[str, tuple[float, dict]]:
+        """When each process last beat, and what it said."""
+        return {who: (at, json.loads(state)) for who, at, state in self.db.read("SELECT who, at, state FROM alive")}
+
+    def setting(self, key: str) -> str | None:
+        """A value that all processes share; None if it was never set."""
+        rows = self.db.read("SELECT value FROM setting WHERE key = ?", (key,))
+        return rows[0][0] if rows else None
+
+    def set_setting(self, key: str, value: str) -> None:
+        with self.db.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
+
+    def _share(self, key: str) -> float:
+        try:
+            return float(self.setting(key) or 0.0)
+        except ValueError:
+            return 0.0
+
+    def _best(self, db: sqlite3.Connection, labeller: str) -> tuple[str, bool, str] | None:
+        """The ready query that is next for this labeller: id, flip, kind."""
+        mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ?"
+        # Whoever has it on lease or has answered it counts once; people who answer late may be more than needed.
+        taken = """
+            SELECT count(*) FROM (
+                SELECT labeller FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL
+                UNION SELECT coalesce(labeller, '') FROM effective_answer WHERE comparison_id = query.comparison_id
+            )"""
+        answered, leased = mine.format("effective_answer"), mine.format("lease")
+        free = f"state = 'ready' AND need > ({taken}) AND NOT EXISTS ({answered})"
+        order = "ORDER BY priority DESC, policy_step DESC LIMIT 1"
+        for had in (leased, f"{leased} AND m.closed_at IS NULL"):  # first what the labeller never had
+            select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
+            row = db.execute(select, (labeller, labeller)).fetchone()
+            if row is not None:
+                comparison_id, kind, need = row
+                if kind == "normal" and need == 1 and self._to_overlap(db, labeller, comparison_id):
+                    kind = "overlap"
+                    db.execute("UPDATE query SET kind = ?, need = 2 WHERE comparison_id = ?", (kind, comparison_id))
+                return comparison_id, flip_of(labeller, comparison_id), kind
+        return None
+
+    def _to_overlap(self, db: sqlite3.Connection, labeller: str, comparison_id: str) -> bool:
+        """Whether a second person should be asked: by the pair's id, where somebody else labels too."""
+        share = self._share("overlap_share")
+        if int(comparison_id[:8], 16) >= share * 2**32:
+            return False
+        others = "SELECT 1 FROM answer WHERE labeller <> ? AND answered_at > ? LIMIT 1"
+        return db.execute(others, (labeller, self.clock() - ACTIVE_SECONDS)).fetchone() is not None
+
+    def _repeat(self, db: sqlite3.Connection, labeller: str, ahead: int) -> tuple[str, bool, str] | None:
+        """A pair to ask this labeller again, if it is time: id, the other flip, kind."""
+        share = self._share("repeat_share")
+        if share <= 0:
+            return None
+        count = "SELECT count(*), coalesce(sum(kind = 'repeat'), 0) FROM lease WHERE labeller = ?"
+        n_leases, n_repeats = db.execute(count, (labeller,)).fetchone()
+        if n_repeats >= int(share * (n_leases + 1)):
+            return None
+        # Of the pairs that lie 20 answers back the oldest that was not repeated; pairs ahead of it count as well.
+        again = "SELECT 1 FROM lease AS r WHERE r.comparison_id = lease.comparison_id AND r.labeller = lease.labeller"
+        row = db.execute(
+            "SELECT lease.comparison_id, flip FROM effective_answer AS answer JOIN lease ON token = lease_token "
+            "WHERE answer.labeller = ? AND kind <> 'repeat' "
+            f"AND NOT EXISTS ({again} AND r.kind = 'repeat') "
+            "AND (SELECT count(*) FROM effective_answer AS since WHERE since.labeller = answer.labeller "
+            "AND since.seq > answer.seq) + ? >= ? ORDER BY answer.seq LIMIT 1",
+            (labeller, ahead, REPEAT_AFTER),
+        ).fetchone()
+        return None if row is None else (row[0], not row[1], "repeat")
+
+    def _lease_seconds(self, db: sqlite3.Connection, labeller: str) -> float:
+        times = db.execute(
+            "SELECT answered_at - shown_at FROM answer WHERE labeller = ? AND choice <> 'retracted' "
+            "ORDER BY seq DESC LIMIT ?",
+            (labeller, MEDIAN_OVER),
+        ).fetchall()
+        median = statistics.median(seconds for (seconds,) in times) if times else 0.0
+        return min(max(MIN_LEASE_SECONDS, LEASE_MEDIANS * median), MAX_LEASE_SECONDS)
+
+    def _lease(self, db: sqlite3.Connection, token: str) -> Lease:
+        comparison_id, flip, kind, expires_at, a, b, fps, steps = db.execute(
+            "SELECT comparison_id, flip, kind, expires_at, a.id, b.id, a.fps, max(a.length, b.length) FROM lease "
+            "JOIN comparison ON comparison.id = comparison_id JOIN segment AS a ON a.id = segment_a "
+            "JOIN segment AS b ON b.id = segment_b WHERE token = ?",
+            (token,),
+        ).fetchone()
+        left, right = (b, a) if flip else (a, b)
+        return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, steps)
+
+    def _current(self, db: sqlite3.Connection, comparison_id: str, labeller: str, kind: str) -> dict | None:
+        """The labeller's effective answer to the pair, where a repetition is another question."""
+        again = "lease_token IN (SELECT token FROM lease WHERE kind = 'repeat')"
+        same = again if kind == "repeat" else f"NOT {again}"
+        where = f"comparison_id = ? AND labeller = ? AND {IS_EFFECTIVE} AND {same}"
+        return self._row(db, where, (comparison_id, labeller))
+
+    @staticmethod
+    def _row(db: sqlite3.Connection, where: str, values: tuple) -> dict | None:
+        """An answer with its comparison's segments."""
+        row = db.execute(f"{SELECT_ROW} WHERE {where}", values).fetchone()
+        return None if row is None else dict(zip(ROW, row, strict=True))
+
+    @staticmethod
+    def _insert(
+        db: sqlite3.Connection,
+        submission: Submission,
+        stored: str,
+        preferred: str | None,
+        left: str,
+        late: bool,
+        *,
+        supersedes: int | None = None,
+    ) -> int:
+        one = submission
+        about = (one.client_id, one.comparison_id, PERSON, stored, preferred, left)
+        times = (None if stored == "retracted" else one.shown_at, one.answered_at, supersedes or one.supersedes)
+        labeller = (one.labeller, one.token, one.watched_ms, one.replays, one.speed, late, one.flag, one.note)
+        seq = db.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller)).lastrowid
+        assert seq is not None
+        return seq
+
+    @staticmethod
+    def _settle(db: sqlite3.Connection, comparison_id: str) -> None:
+        """A query is done while enough people have answered it; what was withdrawn and answered late is, too."""
+        labellers = "SELECT count(DISTINCT coalesce(labeller, '')) FROM effective_answer WHERE comparison_id = ?1"
+        state = f"CASE WHEN ({labellers}) >= need THEN 'done' ELSE 'ready' END"
+        db.execute(f"UPDATE query SET state = {state} WHERE comparison_id = ?1", (comparison_id,))
+
+
+def _history_row(row: dict) -> HistoryRow:
+    return HistoryRow(
+        seq=row["seq"],
+        comparison_id=row["comparison_id"],
+        labeller=row["labeller"] or "",
+        choice=_side(row),
+        left=row["shown_left"],
+        right=row["segment_b"] if row["shown_left"] == row["segment_a"] else row["segment_a"],
+        token=row["lease_token"] or "",
+        shown_at=row["shown_at"],
+        answered_at=row["answered_at"],
+        watched_ms=row["watched_ms"],
+        replays=row["replays"],
+        speed=row["speed"],
+        late=bool(row["late"]),
+        flag=bool(row["flag"]),
+        note=row["note"],
+    )
+
+
+def _side(row: dict) -> str:
+    """The choice of a row as the side that was shown: left, right, equal, incomparable or retracted."""
+    if row["choice"] != "preferred":
+        return str(row["choice"])
+    return "left" if row["preferred"] == row["shown_left"] else "right"

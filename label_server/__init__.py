@@ -1,0 +1,6 @@
+"""A web page on which people say which of two clips is better, and its server."""
+
+from label_server.security import is_loopback
+from label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
+
+__all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "Address", "is_loopback", "launch", "listen", "prepare", "stop"]

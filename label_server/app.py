@@ -1,0 +1,401 @@
+"""The labelling server's routes. All state is in prefs.db, so it may be killed and started again at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import io
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import label_server.status as status_module
+from label_queue import HistoryRow, LabelQueue, Lease, Submission, SubmissionError, check_labeller
+from label_server.clips import Clips
+from label_server.quality import Judgement, quality
+from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
+from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
+from pref_db import PrefDB, PrefDBError
+
+STATIC = Path(__file__).parent / "static"
+LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
+BODY_SECONDS = 10.0  # for a request's body to arrive
+GRACE_SECONDS = 5.0  # after a page was left, before its pairs are given back: a reload comes sooner
+STATUS_SECONDS = 1.0  # between looks at the store for those who wait
+BEAT_SECONDS = 5.0
+ALL = 2**31  # more answers than there will ever be
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts so for a formula
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """A request that is answered with this status and sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LabelApp:
+    """What the routes share: the queue, which one thread owns, the clips, and who is logged in."""
+
+    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str) -> None:
+        self.run_dir, self.host = run_dir, host
+        self.clips = Clips(db_path, run_dir / "web" / "clips")
+        self.sessions, self.attempts = Sessions(token), Attempts()
+        self.stopping = False
+        self._db_path = db_path
+        self._queue: LabelQueue | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._status: tuple[float, dict[str, Any]] = (-1e9, {})
+        self._tasks: set[asyncio.Task[Any]] = set()
+        routes: list[BaseRoute] = [Route("/", self.page), Mount("/static", StaticFiles(directory=STATIC))]
+        for path, methods in ROUTES.items():
+            for method in methods:
+                name = f"{method}_{path.removeprefix('/api').split('{')[0].strip('/').replace('.json', '')}"
+                routes.append(Route(path, self._handler(path, getattr(self, name)), methods=[method.upper()]))
+        self.asgi = Starlette(routes=routes, middleware=[Middleware(Guard, bound=host)], lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        await self._in_queue(lambda queue: None)  # opens the store now: what is wrong with it ends the server
+        beats = asyncio.create_task(self._beat())
+        try:
+            yield
+        finally:
+            beats.cancel()
+            for timer in self._leaving.values():
+                timer.cancel()
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_queue)
+            self._thread.shutdown()
+            self.clips.close()
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(PrefDBError):  # a full disk: answers say so themselves
+                await self._in_queue(lambda queue: queue.beat("server", {}))
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _in_queue(self, call: Callable[[LabelQueue], T]) -> T:
+        """Does something with the queue in the one thread that may; raises PrefDBError."""
+
+        def body() -> T:
+            if self._queue is None:
+                self._queue = LabelQueue(PrefDB.open(self._db_path))
+            return call(self._queue)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, body)
+
+    def _close_queue(self) -> None:
+        if self._queue is not None:
+            self._queue.db.close()
+
+    def _handler(
+        self, path: str, method: Callable[[Request, Any], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """The route's method, given the session (or None where none is needed) and a body that fits its schema."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                request.state.session = self._session(request, path)
+                argument: Any = None
+                body_schema = ROUTES[path][request.method.lower().replace("head", "get")][1]
+                if body_schema is not None:
+                    argument = await self._body(request, body_schema)
+                elif path in QUERIES:
+                    argument = self._query(request, path)
+                return await method(request, argument)
+            except Refused as error:
+                return JSONResponse({"error": str(error)}, error.status)
+            except SubmissionError as error:
+                return JSONResponse({"error": str(error)}, 422)
+            except (PrefDBError, OSError) as error:
+                return JSONResponse({"error": str(error)}, 503)
+
+        return handle
+
+    def _session(self, request: Request, path: str) -> Session | None:
+        if path in OPEN:
+            return None
+        session = self.sessions.read(request.cookies.get(self.sessions.cookie_name))
+        if session is None:
+            raise Refused(401, "open the link that the run printed; it ends in #t= and a token")
+        return session
+
+    @staticmethod
+    async def _body(request: Request, schema: dict[str, Any]) -> dict[str, Any]:
+        data = b""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    data += chunk
+                    if len(data) > MAX_BODY:
+                        raise Refused(413, f"send {MAX_BODY} bytes or fewer")
+            value = json.loads(data)
+        except TimeoutError:
+            raise Refused(408, "the body took too long to arrive") from None
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is no JSON") from None
+        if wrong := problem(value, schema):
+            raise Refused(422, wrong)
+        return value
+
+    @staticmethod
+    def _query(request: Request, path: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, text in request.query_params.items():
+            schema = QUERIES[path].get(name)
+            if schema is None:
+                raise Refused(422, f"there is no parameter {name[:40]!r}")
+            values[name] = int(text) if schema["type"] == "integer" and text.isdecimal() and len(text) < 16 else text
+            if wrong := problem(values[name], schema, name):
+                raise Refused(422, wrong)
+        return values
+
+    async def page(self, request: Request) -> Response:
+        """The page itself holds nothing of the run, so it needs no cookie."""
+        return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+    # Who is there
+
+    async def post_login(self, request: Request, body: dict[str, Any]) -> Response:
+        address = request.client.host if request.client else ""
+        if self.attempts.blocked(address):
+            raise Refused(429, "too many wrong tokens; try again in a minute")
+        name = body.get("labeller") or (LOOPBACK_NAME if is_loopback(self.host) else None)
+        session = self.sessions.admit(body["token"], name or "")
+        if session is None:
+            self.attempts.failed(address)
+            raise Refused(403, "that token is wrong: open the link that the run printed")
+        if name is None:
+            return JSONResponse(self._me(None))
+        return self._logged_in(session)
+
+    async def get_me(self, request: Request, _: None) -> Response:
+        return JSONResponse(self._me(request.state.session))
+
+    async def post_name(self, request: Request, body: dict[str, Any]) -> Response:
+        if not request.state.session.owner:
+            raise Refused(403, "your link is for one name only")
+        return self._logged_in(Session(body["labeller"], owner=True))
+
+    async def post_invite(self, request: Request, body: dict[str, Any]) -> Response:
+        if not request.state.session.owner:
+            raise Refused(403, "only who has the run's own link may invite")
+        check_labeller(body["labeller"])
+        return JSONResponse({"labeller": body["labeller"], "token": self.sessions.invitation(body["labeller"])})
+
+    def _logged_in(self, session: Session) -> Response:
+        check_labeller(session.labeller)
+        response = JSONResponse(self._me(session))
+        name, value = self.sessions.cookie_name, self.sessions.cookie(session)
+        response.set_cookie(name, value, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="strict")
+        return response
+
+    def _me(self, session: Session | None) -> dict[str, Any]:
+        name, owner = (session.labeller, session.owner) if session else (None, False)
+        return {"labeller": name, "owner": owner, "now": time.time(), "run": self.run_dir.name}
+
+    # Pairs and answers
+
+    async def post_next(self, request: Request, body: dict[str, Any]) -> Response:
+        labeller = self._here(request)
+        leases = await self._in_queue(lambda queue: queue.claim(labeller, body["n"]))
+        return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": await self._current_status()})
+
+    async def post_answer(self, request: Request, body: dict[str, Any]) -> Response:
+        submission = Submission(labeller=self._here(request), **body)
+        return await self._submit(submission)
+
+    async def _submit(self, submission: Submission) -> Response:
+        receipt = await self._in_queue(lambda queue: queue.answer(submission))
+        self._status = (-1e9, {})
+        code = 409 if receipt.status == "conflict" else 200
+        return JSONResponse({"status": receipt.status, "seq": receipt.seq}, code)
+
+    async def post_undo(self, request: Request, body: dict[str, Any]) -> Response:
+        labeller = self._here(request)
+
+        def undo(queue: LabelQueue) -> Lease | None:
+            newest = queue.history(labeller, limit=1)
+            if newest and body["seq"] is not None and newest[0].seq != body["seq"]:
+                raise Refused(409, "that is not your newest answer any more")
+            return queue.undo(labeller)
+
+        lease = await self._in_queue(undo)
+        self._status = (-1e9, {})
+        return JSONResponse({"lease": _lease(lease) if lease else None})
+
+    async def post_release(self, request: Request, body: dict[str, Any]) -> Response:
+        labeller, tokens = self._here(request), body["tokens"]
+        if body.get("leaving"):
+            loop = asyncio.get_running_loop()
+            self._leaving[labeller] = loop.call_later(GRACE_SECONDS, self._release_later, labeller, tokens)
+        else:
+            await self._in_queue(lambda queue: queue.release(tokens))
+            self._status = (-1e9, {})
+        return JSONResponse({"released": len(tokens)})
+
+    def _release_later(self, labeller: str, tokens: list[str]) -> None:
+        self._leaving.pop(labeller, None)
+        task = asyncio.ensure_future(self._in_queue(lambda queue: queue.release(tokens)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def post_renew(self, request: Request, body: dict[str, Any]) -> Response:
+        self._here(request)
+        await self._in_queue(lambda queue: queue.renew(body["tokens"]))
+        return JSONResponse({"renewed": len(body["tokens"])})
+
+    async def post_edit(self, request: Request, body: dict[str, Any]) -> Response:
+        labeller, seq = self._here(request), body["seq"]
+        rows = await self._in_queue(lambda queue: queue.history(labeller, before_seq=seq + 1, limit=1))
+        if not rows or rows[0].seq != seq:
+            raise Refused(409, "that answer has been changed meanwhile")
+        now, row = time.time(), rows[0]
+        flag, note = body.get("flag", row.flag), body.get("note", row.note)
+        about = (body["client_id"], row.token, row.comparison_id, labeller, body["choice"], now, now)
+        return await self._submit(Submission(*about, flag=flag, note=note, supersedes=seq))
+
+    def _here(self, request: Request) -> str:
+        """The labeller, who has not left after all, if a page was closed just now."""
+        labeller = request.state.session.labeller
+        timer = self._leaving.pop(labeller, None)
+        if timer is not None:
+            timer.cancel()
+        return labeller
+
+    # What there is to see
+
+    async def _current_status(self) -> dict[str, Any]:
+        """The status, read again when it is a second old or something was done."""
+        at, status = self._status
+        if time.monotonic() - at >= STATUS_SECONDS:
+            status = await self._in_queue(lambda queue: status_module.status(queue, self.run_dir, time.time()))
+            self._status = (time.monotonic(), status)
+        return status
+
+    async def get_status(self, request: Request, _: None) -> Response:
+        return JSONResponse(await self._current_status())
+
+    async def get_events(self, request: Request, _: None) -> Response:
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[str]:
+        shown, said_at = None, 0.0
+        yield "retry: 1000\n\n"
+        while not self.stopping:
+            try:
+                status = await self._current_status()
+            except PrefDBError:
+                return  # the page polls, and is told the reason
+            seen = {name: value for name, value in status.items() if name != "now"}
+            if seen != shown:
+                shown, said_at = seen, time.monotonic()
+                yield f"data: {json.dumps(status)}\n\n"
+            elif time.monotonic() - said_at > BEAT_SECONDS:
+                said_at = time.monotonic()
+                yield ": still here\n\n"
+            await asyncio.sleep(STATUS_SECONDS)
+        self._status = (-1e9, {})
+        yield f"data: {json.dumps(await self._current_status())}\n\n"  # the last word: perhaps that all is done
+
+    async def get_clip(self, request: Request, _: None) -> Response:
+        segment = request.path_params["segment"]
+        if wrong := problem(segment, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "segment"):
+            raise Refused(404, wrong)
+        loop = asyncio.get_running_loop()
+        try:
+            sheet = await loop.run_in_executor(self.clips.pool, self.clips.sheet, segment)
+        except ValueError as error:
+            raise Refused(422, str(error)) from error
+        except PrefDBError as error:
+            raise Refused(404, str(error)) from error
+        headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+        for name in ("frames", "width", "height", "columns", "fps"):
+            headers[f"X-{name.title()}"] = f"{getattr(sheet, name):g}"
+        return FileResponse(sheet.path, media_type="image/webp", headers=headers)
+
+    async def get_history(self, request: Request, query: dict[str, Any]) -> Response:
+        labeller, limit = request.state.session.labeller, query.get("limit", 24)
+        before = query.get("before")
+
+        def read(queue: LabelQueue) -> list[HistoryRow]:
+            rows = queue.history(
+                labeller, choice=query.get("choice"), before_seq=before, limit=ALL if flagged else limit
+            )
+            return [row for row in rows if row.flag or not flagged][:limit]
+
+        flagged = "flag" in query
+        rows = await self._in_queue(read)
+        names = ("seq", "comparison_id", "left", "right", "choice", "answered_at", "flag", "note")
+        return JSONResponse({"rows": [{name: getattr(row, name) for name in names} for row in rows]})
+
+    async def get_episode(self, request: Request, _: None) -> Response:
+        path = self.run_dir / status_module.EPISODE
+        if not path.exists():
+            raise Refused(404, "the run has not written an episode yet")
+        return FileResponse(path, media_type="video/mp4")
+
+    async def get_curves(self, request: Request, _: None) -> Response:
+        true_reward = await self._in_queue(lambda queue: queue.setting("true_reward") == "1")
+        curves = await asyncio.to_thread(status_module.curves, self.run_dir, true_reward)
+        return JSONResponse({"curves": curves, "true_reward": true_reward})
+
+    async def get_quality(self, request: Request, _: None) -> Response:
+        rows = await self._in_queue(lambda queue: queue.history(limit=ALL))
+        return JSONResponse(await asyncio.to_thread(quality, [_judgement(row) for row in reversed(rows)]))
+
+    async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
+        rows = await self._in_queue(lambda queue: queue.history(limit=ALL))
+        records = [asdict(row) for row in reversed(rows)]
+        for record in records:
+            del record["token"]
+        if query.get("format") == "csv":
+            return Response(_csv(records), media_type="text/csv", headers=_attached("labels.csv"))
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        return Response(lines, media_type="application/jsonl", headers=_attached("labels.jsonl"))
+
+    async def get_openapi(self, request: Request, _: None) -> Response:
+        return JSONResponse(openapi())
+
+
+def _lease(lease: Lease) -> dict[str, Any]:
+    """What the page is told: not the kind, for who knows that a pair is a repetition answers it otherwise."""
+    return {name: getattr(lease, name) for name in ("token", "comparison_id", "left", "right", "expires_at")}
+
+
+def _judgement(row: HistoryRow) -> Judgement:
+    first = min(row.left, row.right)
+    preferred = {"left": row.left, "right": row.right}.get(row.choice)
+    value = row.choice if preferred is None else "first" if preferred == first else "second"
+    seconds = None if row.shown_at is None else row.answered_at - row.shown_at
+    return Judgement(row.labeller, row.comparison_id, row.choice, value, seconds)
+
+
+def _csv(records: list[dict[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]) if records else ["seq"])
+    writer.writeheader()
+    for record in records:
+        escaped = {k: f"'{v}" if isinstance(v, str) and v.startswith(FORMULA) else v for k, v in record.items()}
+        writer.writerow(escaped)
+    return file.getvalue()
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -1,0 +1,161 @@
+"""How good the answers are: pace, a leaning to one side, agreement with oneself and others, and errors per labeller."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DECISIVE = ("first", "second")
+Z95 = 1.959964  # standard normal, two-sided 95 %
+MAX_SECONDS = 120.0  # a longer answer is a pause, not an answer's time
+LEAST_SHARED = 10  # answers to pairs with several answers, below which an error rate would mean nothing
+EM_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An effective answer as the statistics need it."""
+
+    labeller: str
+    comparison_id: str
+    choice: str  # left, right, equal or incomparable, as it was shown
+    value: str  # the same whichever way round it was shown: first, second (by segment id), equal or incomparable
+    seconds: float | None  # from shown to answered
+
+
+@dataclass(frozen=True)
+class LabellerQuality:
+    """One labeller's row; None where there is too little to tell."""
+
+    labeller: str
+    answers: int
+    median_seconds: float | None
+    left_rate: float | None
+    left_low: float | None
+    left_high: float | None
+    equal_share: float
+    incomparable_share: float
+    repeats: int
+    self_consistency: float | None
+    error_rate: float | None
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927); (0, 1) for n = 0."""
+    if n == 0:
+        return 0.0, 1.0
+    p, z2 = successes / n, Z95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
+    """Krippendorff's alpha for nominal values (2011, "Computing Krippendorff's alpha-reliability", section C).
+
+    Args:
+        units: the values that each unit was given, one per rater; units with fewer than two do not count.
+
+    Returns 1 for agreement, 0 for what chance would give; None if nothing was rated twice or all values are the same.
+    """
+    coincidences: Counter[tuple[Hashable, Hashable]] = Counter()
+    for values in units:
+        if len(values) < 2:
+            continue
+        counts = Counter(values)
+        for c, n_c in counts.items():
+            for k, n_k in counts.items():
+                coincidences[c, k] += (n_c * (n_k - (c == k))) / (len(values) - 1)  # type: ignore[assignment]
+    totals: Counter[Hashable] = Counter()
+    for (c, _), n in coincidences.items():
+        totals[c] += n
+    n_pairable = sum(totals.values())
+    expected = n_pairable**2 - sum(n**2 for n in totals.values())
+    if n_pairable < 2 or expected <= 0:
+        return None
+    observed = sum(n for (c, k), n in coincidences.items() if c != k)
+    return 1 - (n_pairable - 1) * observed / expected
+
+
+def values_by_pair(judgements: Sequence[Judgement]) -> list[list[str]]:
+    """What each comparison was given, one value per labeller: the newest answer of each."""
+    newest: dict[str, dict[str, str]] = defaultdict(dict)
+    for judgement in judgements:
+        newest[judgement.comparison_id][judgement.labeller] = judgement.value
+    return [list(values.values()) for values in newest.values()]
+
+
+def error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
+    """How often each labeller is wrong, from pairs with several decisive answers (Dawid and Skene 1979, one coin).
+
+    Each labeller is wrong with one probability, whatever the pair; which segment is the better one is unknown, and
+    either is as likely beforehand. Answers of one labeller to one pair at two times count as two. Expectation
+    maximisation, from 10 %; labellers with fewer than ten such answers are left out.
+    """
+    by_pair: dict[str, list[Judgement]] = defaultdict(list)
+    for judgement in judgements:
+        if judgement.value in DECISIVE:
+            by_pair[judgement.comparison_id].append(judgement)
+    shared = [answers for answers in by_pair.values() if len(answers) > 1]
+    given = Counter(judgement.labeller for answers in shared for judgement in answers)
+    rates = dict.fromkeys(given, 0.1)
+    for _ in range(EM_ROUNDS):
+        wrong: Counter[str] = Counter()
+        for answers in shared:
+            reference = answers[0].value
+            logit = 0.0  # of the reference being the better one
+            for judgement in answers:
+                rate = min(max(rates[judgement.labeller], 1e-6), 0.5)
+                logit += math.log((1 - rate) / rate) * (1 if judgement.value == reference else -1)
+            p = 1 / (1 + math.exp(-max(-500.0, min(500.0, logit))))
+            for judgement in answers:
+                wrong[judgement.labeller] += 1 - p if judgement.value == reference else p  # type: ignore[assignment]
+        rates = {labeller: wrong[labeller] / n for labeller, n in given.items()}
+    return {labeller: rate for labeller, rate in rates.items() if given[labeller] >= LEAST_SHARED}
+
+
+def labeller_quality(labeller: str, judgements: Sequence[Judgement], error_rate: float | None) -> LabellerQuality:
+    """The row of one labeller, from that labeller's judgements in order."""
+    n = len(judgements)
+    choices = Counter(judgement.choice for judgement in judgements)
+    decisive = choices["left"] + choices["right"]
+    low, high = wilson(choices["left"], decisive)
+    seconds = [j.seconds for j in judgements if j.seconds is not None and 0 <= j.seconds <= MAX_SECONDS]
+    by_pair: dict[str, list[Judgement]] = defaultdict(list)
+    for judgement in judgements:
+        by_pair[judgement.comparison_id].append(judgement)
+    repeated = [answers for answers in by_pair.values() if len(answers) > 1]
+    same = sum(answers[0].value == answers[-1].value for answers in repeated)
+    return LabellerQuality(
+        labeller=labeller,
+        answers=n,
+        median_seconds=statistics.median(seconds) if seconds else None,
+        left_rate=choices["left"] / decisive if decisive else None,
+        left_low=low if decisive else None,
+        left_high=high if decisive else None,
+        equal_share=choices["equal"] / n if n else 0.0,
+        incomparable_share=choices["incomparable"] / n if n else 0.0,
+        repeats=len(repeated),
+        self_consistency=same / len(repeated) if repeated else None,
+        error_rate=error_rate,
+    )
+
+
+def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """The quality page: a row per labeller, and agreement between them. JSON values only."""
+    by_labeller: dict[str, list[Judgement]] = defaultdict(list)
+    for judgement in judgements:
+        by_labeller[judgement.labeller].append(judgement)
+    rates = error_rates(judgements)
+    rows = [labeller_quality(name, own, rates.get(name)) for name, own in sorted(by_labeller.items())]
+    shared = [values for values in values_by_pair(judgements) if len(values) > 1]
+    return {
+        "labellers": [asdict(row) for row in rows],
+        "alpha": krippendorff_alpha(shared),
+        "overlap": len(shared),
+        "answers": len(judgements),
+    }

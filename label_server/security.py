@@ -1,0 +1,228 @@
+"""Who may talk to the server: one token per run, a signed cookie per labeller, and checks of every request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+TOKEN_FORM = re.compile("[0-9a-f]{32}")  # 128 bits
+COOKIE_SECONDS = 30 * 24 * 3600
+MAX_FAILURES, FAILURE_SECONDS, MAX_ADDRESSES = 10, 60.0, 1000
+HEADER_SECONDS = 10.0  # for a request's head to arrive
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def run_token(folder: Path) -> str:
+    """The run's token, in a file that only its owner may read; made on the first call. 128 bits in hex."""
+    path = folder / "token"
+    if not path.exists():
+        draft = path.with_name(f"token.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(16))
+        try:
+            os.link(draft, path)  # whole or not at all, and the first of two servers wins
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    os.chmod(path, 0o600)
+    token = path.read_text().strip()
+    if not TOKEN_FORM.fullmatch(token):
+        raise OSError(f"{path} holds no token: delete it, and another is made")
+    return token
+
+
+def labeller_token(token: str, labeller: str) -> str:
+    """A token with which somebody can be this labeller and nobody else, 128 bits in hex."""
+    return _signature(token, f"labeller:{labeller}")[:32]
+
+
+def _signature(token: str, text: str) -> str:
+    return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class Session:
+    """Who a request comes from; the owner, who has the run's own token, may take any name and invite others."""
+
+    labeller: str
+    owner: bool
+
+
+class Sessions:
+    """Tokens against cookies; nothing is stored, since a cookie is a name that the run's token has signed."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        # Cookies do not know ports: two runs on one machine must not take each other's.
+        self.cookie_name = f"labels_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+    def admit(self, secret: str, labeller: str) -> Session | None:
+        """The session that a token gives somebody of this name; None if it is wrong."""
+        if hmac.compare_digest(secret.encode(), self._token.encode()):
+            return Session(labeller, owner=True)
+        if hmac.compare_digest(secret.encode(), labeller_token(self._token, labeller).encode()):
+            return Session(labeller, owner=False)
+        return None
+
+    def invitation(self, labeller: str) -> str:
+        """The token for this labeller alone."""
+        return labeller_token(self._token, labeller)
+
+    def cookie(self, session: Session) -> str:
+        """The cookie's value."""
+        name = f"{int(session.owner)}{session.labeller}"
+        text = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+        return f"{text}.{_signature(self._token, f'cookie:{name}')}"
+
+    def read(self, cookie: str | None) -> Session | None:
+        """The session of a cookie; None if it is not one of ours."""
+        text, _, signature = (cookie or "").partition(".")
+        try:
+            name = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+        except ValueError:
+            return None
+        if not name or not hmac.compare_digest(signature.encode(), _signature(self._token, f"cookie:{name}").encode()):
+            return None
+        return Session(name[1:], owner=name[0] == "1")
+
+
+class Attempts:
+    """Counts failed tries by address: after ten in a minute nobody there may try again for a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._failures = clock, dict[str, deque[float]]()
+
+    def blocked(self, address: str) -> bool:
+        failures = self._failures.get(address, deque())
+        while failures and failures[0] < self._clock() - FAILURE_SECONDS:
+            failures.popleft()
+        if not failures:
+            self._failures.pop(address, None)
+        return len(failures) >= MAX_FAILURES
+
+    def failed(self, address: str) -> None:
+        if len(self._failures) >= MAX_ADDRESSES:
+            self._failures.pop(next(iter(self._failures)))
+        self._failures.setdefault(address, deque()).append(self._clock())
+
+
+def host_allowed(header: str, bound: str) -> bool:
+    """Whether a request may name this host. Names of others' domains that point here (DNS rebinding) may not."""
+    name = (urlsplit(f"//{header}").hostname or "").lower()
+    if name in ("localhost", bound.lower()):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return not is_loopback(bound) and name in (socket.gethostname().lower(), socket.getfqdn().lower())
+    return address.is_loopback or not is_loopback(bound)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host to bind can only be reached from this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """ASGI middleware: the Host of every request, the Origin and kind of every POST, and headers of every reply."""
+
+    def __init__(self, app: ASGIApp, bound: str) -> None:
+        self._app, self._bound = app, bound
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope)
+        app = self._app if refusal is None else JSONResponse({"error": refusal[1]}, refusal[0])
+        await app(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        try:
+            allowed = host_allowed(host, self._bound)
+        except ValueError:
+            allowed = False
+        if not allowed:
+            return 400, "this server does not go by that name: use the address that was printed"
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        origin = headers.get("origin", "")
+        if not origin or urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "only this server's own page may send this"
+        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            return 415, "send JSON"
+        return None
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection on which a request's head takes too long to arrive."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _await_head(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()

@@ -1,0 +1,151 @@
+"""The process of the labelling server: it is given a port, says where it is, and serves until it is told to leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from label_server.app import LabelApp
+from label_server.security import TimedProtocol, run_token
+from pref_db import PrefDBError
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
+FOLDER = "web"  # in the run folder: token, address, clips and the last episode
+MAX_CONNECTIONS = 200
+CLOSE_SECONDS = 3
+PROCESS = "label server"
+OTHER_HOSTS = ("0.0.0.0", "::")  # every address of the machine
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is."""
+
+    host: str
+    port: int
+
+    def link(self, token: str) -> str:
+        """What a person opens; the token stands behind the #, so that it reaches no log."""
+        name = socket.gethostname() if self.host in OTHER_HOSTS else self.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/#t={token}"
+
+    def tunnel(self) -> str:
+        """What makes the same link work on another computer, for a server that only this machine reaches."""
+        return f"ssh -N -L {self.port}:127.0.0.1:{self.port} {socket.gethostname()}"
+
+
+def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
+    """A socket for `serve`. Port 0 is any free one. Raises OSError with what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen()
+    except OSError as error:
+        found.close()
+        raise OSError(f"cannot serve at {host}:{port} ({error.strerror}); choose another --web_port.") from error
+    return found
+
+
+def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
+    """Records where the server will be in the run folder, and gives the address and the token."""
+    folder = run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    address = Address(*sock.getsockname()[:2])
+    draft = folder / "address.json.new"
+    draft.write_text(json.dumps({"host": address.host, "port": address.port}) + "\n")
+    os.replace(draft, folder / "address.json")
+    return address, run_token(folder)
+
+
+def launch(db_path: Path, run_dir: Path, sock: socket.socket) -> subprocess.Popen[bytes]:
+    """Starts `serve` in a process of its own, which ends when this one does.
+
+    A new interpreter rather than a fork or multiprocessing: it shall not carry what the run has loaded.
+    """
+    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno())]
+    (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
+    with (run_dir / FOLDER / "server.log").open("ab") as log:  # warnings and tracebacks
+        return subprocess.Popen(
+            [sys.executable, "-m", __package__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=[sock.fileno()],
+            cwd=Path(__file__).parent.parent,
+        )
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends a server that was launched; may be called twice."""
+    process.terminate()
+    try:
+        process.wait(2 * CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def serve(db_path: Path, run_dir: Path, sock: socket.socket) -> None:
+    """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. A process's body.
+
+    Args:
+        db_path: the run's prefs.db.
+        run_dir: its folder, where the token, the clips and the address are kept.
+        sock: from `listen`.
+    """
+    address, token = prepare(run_dir, sock)
+    app = LabelApp(db_path, run_dir, token, address.host)
+    config = uvicorn.Config(
+        app.asgi,
+        http=TimedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+        h11_max_incomplete_event_size=16 * 1024,
+    )
+    server = _Server(config)
+    with contextlib.suppress(OSError):  # where there is no such file
+        Path("/proc/self/comm").write_text(PROCESS)  # what `top` and `ps` call this process
+
+    def leave(*_: object) -> None:
+        app.stopping = server.should_exit = True
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this process
+    signal.signal(signal.SIGTERM, leave)
+    threading.Thread(target=_follow, args=(leave,), daemon=True, name="parent watch").start()
+    server.run(sockets=[sock])
+    if not server.started:
+        raise PrefDBError(f"{db_path} cannot be served; the lines above say why")
+
+
+def _follow(leave: Callable[[], None]) -> None:
+    """Leaves when standard input ends: who started this process holds the other end, and is gone."""
+    os.read(0, 1)
+    leave()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are `serve`'s: uvicorn would raise them again when it is done."""
+        yield

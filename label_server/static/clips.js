@@ -1,0 +1,151 @@
+// Clips as sprite sheets, and the player that shows two of them on one clock.
+
+import { Refused, Unreachable } from "./api.js";
+
+const KEPT = 80; // decoded sheets
+const HOLD = 0.25; // seconds for which the last frame stays, so that the end of the loop is seen
+const sheets = new Map();
+
+/** A clip by segment id: {bitmap, frames, width, height, columns, fps}, or {error} if it cannot be shown. */
+export function loadClip(id) {
+  const found = sheets.get(id);
+  sheets.delete(id);
+  const promise = found ?? fetchClip(id);
+  sheets.set(id, promise);
+  promise.catch(() => sheets.delete(id));
+  if (sheets.size > KEPT) sheets.delete(sheets.keys().next().value);
+  return promise;
+}
+
+async function fetchClip(id) {
+  let response;
+  try {
+    response = await fetch(`/api/clip/${id}`, { signal: AbortSignal.timeout(20000) });
+  } catch (error) {
+    throw new Unreachable(error.message);
+  }
+  if (response.status === 401) throw new Refused(401, await response.json());
+  if (response.status >= 500) throw new Unreachable("the server is in trouble");
+  if (!response.ok) {
+    return { error: (await response.json()).error, frames: 1, width: 160, height: 160, columns: 1, fps: 1 };
+  }
+  const clip = {};
+  for (const name of ["frames", "width", "height", "columns", "fps"]) clip[name] = Number(response.headers.get(`X-${name}`));
+  try {
+    clip.bitmap = await createImageBitmap(await response.blob());
+  } catch (error) {
+    throw new Unreachable(error.message);
+  }
+  return clip;
+}
+
+/** Draws one frame of a clip; the canvas gets the clip's own size, and CSS makes it larger. */
+export function drawFrame(canvas, clip, index) {
+  if (canvas.width !== clip.width || canvas.height !== clip.height) {
+    canvas.width = clip.width;
+    canvas.height = clip.height;
+  }
+  const context = canvas.getContext("2d");
+  if (clip.error) {
+    context.fillStyle = "#a00";
+    context.fillRect(0, 0, clip.width, clip.height);
+    context.fillStyle = "#fff";
+    context.font = "12px sans-serif";
+    clip.error.match(/.{1,24}(\s|$)/g).forEach((line, i) => context.fillText(line, 6, 20 + 16 * i, clip.width - 12));
+    return;
+  }
+  const i = Math.min(index, clip.frames - 1);
+  const x = (i % clip.columns) * clip.width, y = Math.floor(i / clip.columns) * clip.height;
+  context.drawImage(clip.bitmap, x, y, clip.width, clip.height, 0, 0, clip.width, clip.height);
+}
+
+/** Two canvases, one clock: both always show the same moment. */
+export class Player {
+  /** hooks: frame(index, n) whenever another frame is shown. */
+  constructor(left, right, hooks) {
+    this.canvases = [left, right];
+    this.hooks = hooks;
+    this.clips = null;
+    this.playing = true;
+    this.speed = 1;
+    this.time = 0; // seconds of the clip
+    this.watched = 0; // milliseconds for which this pair has been on
+    requestAnimationFrame((now) => this.tick(now));
+    addEventListener("resize", () => this.fit());
+  }
+
+  get frames() {
+    return this.clips ? Math.max(this.clips[0].frames, this.clips[1].frames) : 0;
+  }
+
+  get fps() {
+    return this.clips[0].error ? this.clips[1].fps : this.clips[0].fps;
+  }
+
+  /** Starts a pair from frame 0 of both, and draws that at once. */
+  show(left, right) {
+    this.clips = [left, right];
+    this.time = this.watched = 0;
+    this.playing = true;
+    this.index = -1;
+    this.fit();
+    this.draw(0);
+  }
+
+  clear() {
+    this.clips = null;
+  }
+
+  tick(now) {
+    const passed = Math.min(now - (this.last ?? now), 250); // a tab in the background stands still
+    this.last = now;
+    if (this.clips) {
+      this.watched += passed;
+      if (this.playing) {
+        this.time = (this.time + (passed / 1000) * this.speed) % (this.frames / this.fps + HOLD);
+        this.draw(Math.min(Math.floor(this.time * this.fps + 1e-6), this.frames - 1));
+      }
+    }
+    requestAnimationFrame((next) => this.tick(next));
+  }
+
+  draw(index) {
+    if (index === this.index) return;
+    this.index = index;
+    this.canvases.forEach((canvas, side) => drawFrame(canvas, this.clips[side], index));
+    this.hooks.frame(index, this.frames);
+  }
+
+  /** Stops at a frame. */
+  seek(index) {
+    if (!this.clips) return;
+    this.playing = false;
+    const i = Math.max(0, Math.min(index, this.frames - 1));
+    this.time = i / this.fps;
+    this.draw(i);
+  }
+
+  step(by) {
+    this.seek((this.index + by + this.frames) % this.frames);
+  }
+
+  replay() {
+    this.time = 0;
+    this.playing = true;
+  }
+
+  /** Makes both as large as there is room for, by a whole number of screen pixels. */
+  fit() {
+    if (!this.clips) return;
+    const ratio = devicePixelRatio || 1;
+    const width = Math.max(...this.clips.map((c) => c.width)), height = Math.max(...this.clips.map((c) => c.height));
+    const figure = this.canvases[0].closest("figure"), caption = figure.querySelector("figcaption").offsetHeight;
+    const room = Math.min((figure.clientWidth - 8) / width, (figure.clientHeight - caption - 12) / height);
+    const scale = room * ratio >= 1 ? Math.floor(room * ratio) / ratio : Math.max(room, 0.1);
+    this.canvases.forEach((canvas, side) => {
+      canvas.style.width = `${this.clips[side].width * scale}px`;
+      canvas.style.height = `${this.clips[side].height * scale}px`;
+      canvas.closest("figure").style.setProperty("--clip-width", `${this.clips[side].width * scale}px`);
+    });
+  }
+}

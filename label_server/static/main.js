@@ -1,0 +1,413 @@
+// The page: shows one pair after another and takes the answers. What it holds can be lost at any moment without
+// loss: answers are in the outbox, pairs are on lease at the server.
+
+import { Refused, call, randomId, store } from "./api.js";
+import { Player, loadClip } from "./clips.js";
+import { Gallery, anyOpen, askNote, showHelp, showQuality } from "./dialogs.js";
+import { keyAction } from "./keys.js";
+import { Outbox } from "./outbox.js";
+import { Pairs } from "./pairs.js";
+import { invite, login, rename } from "./session.js";
+import { Side, number, words } from "./side.js";
+import { Tabs } from "./tabs.js";
+import { swipes } from "./touch.js";
+
+const $ = (id) => document.getElementById(id);
+const GUARD_MS = 250; // after a pair appears: presses that were meant for the one before
+const FLASH_MS = 150;
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+const TOUCH = matchMedia("(hover: none) and (pointer: coarse)");
+const PACE_OVER = 20; // newest answers
+const SAID = { left: "Left", right: "Right", equal: "Equal", incomparable: "Can’t tell" };
+let me, status, outbox, pairs, side, gallery, tabs;
+let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
+let shownAt = 0, shownClock = 0, replays = 0, pressedAt = null;
+let offset = 0; // server's clock minus ours, seconds
+let newestSeq = null, lost = null, refusal = "", relabelling = null;
+const paces = [];
+const now = () => Date.now() / 1000 + offset;
+
+const player = new Player($("left"), $("right"), {
+  frame(index, frames) {
+    const scrub = $("scrub");
+    scrub.max = frames - 1;
+    scrub.value = index;
+    scrub.setAttribute("aria-valuetext", `frame ${index + 1} of ${frames}`);
+    if (pressedAt !== null && index > 0) tellDrawn("pair-moving");
+  },
+});
+
+/** For measurements: how long after the press the frame is on its way to the screen. */
+function tellDrawn(name) {
+  const pressed = pressedAt;
+  if (name === "pair-moving") pressedAt = null;
+  // The first callback comes before the picture is put on screen, the second after it.
+  requestAnimationFrame(() => requestAnimationFrame(() =>
+    document.dispatchEvent(new CustomEvent(name, { detail: { ms: performance.now() - pressed } }))));
+}
+
+// What is on screen
+
+function show() {
+  const wanted = relabelling ?? (pairs.away ? null : pairs.first);
+  document.body.classList.toggle("waiting", !wanted);
+  $("waiting").hidden = Boolean(wanted);
+  for (const button of document.querySelectorAll(".answer")) button.disabled = !wanted;
+  $("stage").dataset.pair = wanted?.lease?.comparison_id ?? wanted?.row?.comparison_id ?? "";
+  if (wanted && wanted !== shown) {
+    shown = wanted;
+    shownAt = now();
+    shownClock = performance.now();
+    replays = 0;
+    player.show(...wanted.clips);
+    if (pressedAt !== null) tellDrawn("pair-drawn");
+  } else if (!wanted) {
+    shown = null;
+    player.clear();
+    showWaiting();
+  }
+  showMarks();
+}
+
+function showWaiting() {
+  const loading = pairs.list.length > 0 && !pairs.away;
+  $("resume").hidden = !pairs.away;
+  $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || (status.ready && !pairs.none) ? "One moment" : "No pair to show right now";
+  let reason = status?.reason || "Getting the next pair…";
+  if (pairs.away) reason = "Your pairs have gone to whoever else labels. Press any key, or the button, to go on.";
+  else if (loading) reason = "Loading the clips…";
+  else if (status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
+  if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
+  $("waiting-trainer").textContent = status?.trainer && !pairs.away ? `The run: ${status.trainer}` : "";
+}
+
+function showMarks() {
+  const row = relabelling?.row;
+  $("relabel").hidden = !row;
+  for (const button of document.querySelectorAll(".answer")) {
+    if (row) button.setAttribute("aria-pressed", String(button.dataset.choice === row.choice));
+    else button.removeAttribute("aria-pressed");
+  }
+  document.querySelector("[data-do=flag]").classList.toggle("on", Boolean(shown?.flag));
+  $("pause").querySelector("span").textContent = player.playing ? "Pause" : "Play";
+}
+
+function showStatus() {
+  if (!status) return;
+  const waiting = outbox.items().filter((item) => item.path === "/api/answer").length;
+  const labels = status.labels + waiting, median = [...paces].sort((a, b) => a - b)[Math.floor(paces.length / 2)];
+  const parts = [`${labels.toLocaleString("en")}${status.goal ? ` / ${status.goal.toLocaleString("en")}` : ""} labels`];
+  if (median !== undefined) parts.push(`${median.toFixed(1)} s per answer`);
+  parts.push(`${status.ready + pairs.list.length} ${status.ready + pairs.list.length === 1 ? "pair" : "pairs"} waiting`);
+  if (status.agent_steps !== null) parts.push(`agent at ${number(status.agent_steps)} steps`);
+  if (status.initial_labels > labels) parts.push(`training starts at ${status.initial_labels.toLocaleString("en")}`);
+  $("status").textContent = parts.join(" · ");
+  $("progress").hidden = !status.goal;
+  $("progress").value = status.goal ? Math.min(1, labels / status.goal) : 0;
+  $("task").textContent = status.task ? `Which clip is better? ${status.task}` : "Which clip shows the better behaviour?";
+  const idle = !shown || document.visibilityState !== "visible";
+  document.title = idle && status.ready ? `(${status.ready}) pairs ready` : "Which clip is better?";
+}
+
+function showBanner() {
+  const kept = outbox.items().length, trouble = outbox.trouble || (lost && lost.message);
+  let text = refusal;
+  const done = !kept && status?.goal && status.labels >= status.goal; // then the run may well have ended
+  if (trouble && !refusal && !done) {
+    const answers = kept === 1 ? "1 answer is" : `${kept} answers are`;
+    text = `Offline${kept ? ` – ${answers} kept in this browser` : ""}. Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
+  }
+  $("banner").hidden = !text;
+  if ($("banner").textContent !== text) $("banner").textContent = text;
+}
+
+function toast(text) {
+  $("toast").textContent = text;
+}
+
+function flash(choice) {
+  const sides = { left: ["left"], right: ["right"], equal: ["left", "right"], incomparable: [] }[choice];
+  const marked = [...sides.map((name) => $(`${name}-figure`).classList), document.querySelector(`.answer[data-choice=${choice}]`).classList];
+  marked.forEach((classes, i) => classes.add(i < sides.length ? "chosen" : "pressed"));
+  setTimeout(() => marked.forEach((classes) => classes.remove("chosen", "pressed")), FLASH_MS);
+}
+
+// What a person does
+
+function answer(choice) {
+  const pair = shown, pressed = performance.now();
+  if (!pair || pressed - shownClock < GUARD_MS) return;
+  pressedAt = pressed;
+  if (relabelling) return changeAnswer(choice);
+  const seconds = now() - shownAt;
+  paces.push(seconds);
+  if (paces.length > PACE_OVER) paces.shift();
+  const body = {
+    client_id: randomId(), token: pair.lease.token, comparison_id: pair.lease.comparison_id, choice,
+    shown_at: shownAt, answered_at: now(), watched_ms: Math.round(player.watched), replays, speed: player.speed,
+    flag: pair.flag, note: pair.note,
+  };
+  pairs.shift();
+  pairs.answered(pair.lease.token);
+  flash(choice);
+  show(); // the next pair first: all else may take its time
+  toast(`${SAID[choice]} – ${TOUCH.matches ? "Undo takes it back" : "U to undo"}`);
+  outbox.add("/api/answer", body);
+  tabs.tell({ answered: pair.lease.token });
+}
+
+function changeAnswer(choice) {
+  const { row } = relabelling;
+  flash(choice);
+  if (choice !== row.choice) outbox.add("/api/edit", { client_id: randomId(), seq: row.seq, choice });
+  toast(choice === row.choice ? "Left as it was" : `Changed from “${words(row.choice)}” to “${words(choice)}”`);
+  stopRelabelling();
+}
+
+async function relabel(row) {
+  let clips;
+  try {
+    clips = await Promise.all([loadClip(row.left), loadClip(row.right)]);
+  } catch (error) {
+    return toast(`That pair cannot be loaded now: ${error.message}`);
+  }
+  relabelling = { row, clips };
+  $("relabel").replaceChildren(document.createTextNode(`Changing an earlier answer. You said: ${words(row.choice)}.`));
+  const leave = $("relabel").appendChild(document.createElement("button"));
+  leave.type = "button";
+  leave.className = "small";
+  leave.textContent = "Leave it (Esc)";
+  leave.addEventListener("click", stopRelabelling);
+  show();
+}
+
+function stopRelabelling() {
+  relabelling = null;
+  show();
+}
+
+let undoing = false;
+async function undo() {
+  if (undoing) return;
+  undoing = true;
+  try {
+    await undoNewest();
+  } finally {
+    undoing = false;
+  }
+}
+
+async function undoNewest() {
+  if (relabelling) return stopRelabelling();
+  const unsent = outbox.takeBack();
+  if (unsent?.path === "/api/edit") return toast("The change is undone");
+  let lease = null;
+  if (unsent) {
+    lease = { token: unsent.body.token, comparison_id: unsent.body.comparison_id, ...sidesOf.get(unsent.body.token) };
+  } else {
+    if (!(await outbox.flush())) return toast("Offline: undo works again with the connection");
+    try {
+      lease = (await call("POST", "/api/undo", { seq: newestSeq })).lease;
+    } catch (error) {
+      newestSeq = null; // the next try takes what the server has as the newest
+      return toast(error instanceof Refused ? "Your newest answer is another one now: press U again to undo that" : "Offline: undo works again with the connection");
+    }
+    newestSeq = null;
+    if (!lease) return toast("There is nothing to undo");
+  }
+  pairs.forgetAnswered(lease.token);
+  tabs.tell({ undone: lease.token });
+  paces.pop();
+  await pairs.unshift(lease).catch(() => pairs.fill());
+  show();
+  toast("Undone – this pair again");
+  side.recent();
+}
+
+async function skip() {
+  if (!shown || relabelling) return;
+  const { token } = shown.lease;
+  pairs.drop(token);
+  show();
+  toast("Passed on to somebody else");
+  await pairs.release([token]).catch(() => {});
+  pairs.fill();
+}
+
+async function takeBreak() {
+  if (pairs.away) return goOn();
+  relabelling = null;
+  pairs.away = true;
+  const tokens = pairs.tokens();
+  pairs.list = [];
+  show();
+  toast("");
+  if (tokens.length) await call("POST", "/api/release", { tokens: tokens.slice(0, 8) }).catch(() => {});
+}
+
+function goOn() {
+  pairs.away = false;
+  show();
+  pairs.fill();
+}
+
+function setSpeed(speed) {
+  player.speed = speed;
+  $("speed").value = String(speed);
+  store.set("speed", String(speed));
+}
+
+function changeSpeed(by) {
+  const index = SPEEDS.indexOf(player.speed) + by;
+  if (SPEEDS[index]) setSpeed(SPEEDS[index]);
+  toast(`Speed ${player.speed}×`);
+}
+
+async function flag() {
+  if (!shown || relabelling) return;
+  await askNote(shown);
+  showMarks();
+  if (shown.flag) toast("Flagged: the note goes with your answer");
+}
+
+const ACTIONS = {
+  undo, skip, flag,
+  pause: () => { player.playing = !player.playing; showMarks(); },
+  back: () => { player.step(-1); showMarks(); },
+  on: () => { player.step(1); showMarks(); },
+  slower: () => changeSpeed(-1),
+  faster: () => changeSpeed(1),
+  replay: () => { player.replay(); replays += 1; showMarks(); },
+  gallery: () => gallery.show(),
+  quality: showQuality,
+  help: () => showHelp(me.labeller, status, me.owner),
+  break: takeBreak,
+};
+
+function act(name) {
+  if (name in SAID) answer(name);
+  else if (name === "pause" || name === "back" || name === "on") player.clips && ACTIONS[name]();
+  else ACTIONS[name]();
+}
+
+function onKey(event) {
+  if (event.key === "Escape" && relabelling && !anyOpen()) return stopRelabelling();
+  const name = anyOpen() ? null : keyAction(event);
+  if (!name) return;
+  event.preventDefault();
+  if (event.repeat && name !== "back" && name !== "on") return;
+  if (pairs.away) return goOn();
+  act(name);
+}
+
+function listen() {
+  addEventListener("keydown", onKey);
+  document.addEventListener("click", (event) => {
+    // A click leaves the keyboard with the page: the next Enter is an answer, not the same button again.
+    if (event.detail > 0 && !anyOpen()) document.activeElement?.blur();
+  });
+  for (const button of document.querySelectorAll(".answer")) button.addEventListener("click", () => answer(button.dataset.choice));
+  for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
+  $("pause").addEventListener("click", () => act("pause"));
+  $("resume").addEventListener("click", goOn);
+  $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
+  $("scrub").addEventListener("pointerup", () => $("scrub").blur());
+  $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
+  $("rename").addEventListener("click", () => rename(me));
+  $("invite").addEventListener("click", invite);
+  swipes($("stage"), $("swipe-label"), answer);
+  addEventListener("pageshow", (event) => event.persisted && pairs.fill());
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && pairs.fill());
+  addEventListener("pagehide", () => tabs.leave(pairs.tokens()));
+}
+
+function fromOtherTab({ answered, undone }) {
+  if (undone) pairs.forgetAnswered(undone);
+  if (answered) {
+    pairs.answered(answered);
+    if (pairs.drop(answered)) {
+      show();
+      toast("Answered in another tab");
+    }
+  }
+  pairs.fill();
+}
+
+// Beginning
+
+function takeStatus(next) {
+  const woken = next.ready > 0 && pairs.list.length === 0;
+  status = next;
+  offset = next.now - Date.now() / 1000;
+  showStatus();
+  side.status(next);
+  if (!shown) showWaiting();
+  if (woken) pairs.fill();
+}
+
+let polling = null; // while events do not come
+
+function followEvents() {
+  const events = new EventSource("/api/events");
+  events.onmessage = (event) => {
+    takeStatus(JSON.parse(event.data));
+    if (outbox.trouble) outbox.flush();
+    if (lost) pairs.fill();
+  };
+  events.onopen = () => { clearInterval(polling); polling = null; };
+  events.onerror = () => {
+    polling ??= setInterval(() => call("GET", "/api/status").then(takeStatus, () => {}), 2000);
+    if (events.readyState === EventSource.CLOSED) setTimeout(followEvents, 5000, events.close());
+  };
+}
+
+async function begin() {
+  const speed = Number(store.get("speed"));
+  setSpeed(SPEEDS.includes(speed) ? speed : 1);
+  me = await login((text) => ($("status").textContent = text));
+  offset = me.now - Date.now() / 1000;
+  side = new Side(relabel);
+  gallery = new Gallery(relabel);
+  outbox = new Outbox(me.run, me.labeller, {
+    received(item, receipt) {
+      if (item.path === "/api/answer") newestSeq = receipt.seq;
+      if (receipt.status === "conflict") toast("That pair already had an answer of yours, which stays");
+      if (item.path === "/api/edit") newestSeq = null;
+      if (pairs.list.length < 4 || item.path === "/api/edit") pairs.fill();
+      side.recent();
+    },
+    refused(item, error) {
+      refusal = `An answer could not be stored: ${error.message}.`;
+      store.set(`refused/${me.run}/${item.body.client_id}`, JSON.stringify({ ...item, error: error.message }));
+      pairs.fill();
+    },
+    changed() {
+      showBanner();
+      showStatus();
+    },
+  });
+  pairs = new Pairs(outbox, {
+    changed() {
+      for (const { lease } of pairs.list) sidesOf.set(lease.token, { left: lease.left, right: lease.right });
+      show();
+      showStatus();
+    },
+    status: takeStatus,
+    lost(error) {
+      lost = error;
+      if (error instanceof Refused) refusal = error.status === 401 ? "Please open the printed link again." : error.message;
+      showBanner();
+    },
+  });
+  tabs = new Tabs(me, fromOtherTab);
+  listen();
+  show();
+  outbox.flush();
+  followEvents();
+  await pairs.fill();
+  side.curves();
+  side.recent();
+}
+
+const sidesOf = new Map(); // token -> segment ids as shown, for taking back what was not sent
+begin();

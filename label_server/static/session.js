@@ -1,0 +1,50 @@
+// Who labels: from the link's token to a cookie, and names.
+
+import { Refused, call, store } from "./api.js";
+import { askName, askToken } from "./dialogs.js";
+
+/** Who we are: from the link's token, else from the cookie, else by asking; `say` tells what is waited for. */
+export async function login(say) {
+  let [, token, invited] = /^#t=([0-9a-f]{32})(?:&n=(.*))?$/.exec(location.hash) ?? [];
+  let name = invited ? decodeURIComponent(invited) : store.get("nickname");
+  if (token) history.replaceState(null, "", "/"); // not to be seen, copied or kept as a bookmark
+  for (;;) {
+    try {
+      if (!token) return await call("GET", "/api/me");
+      const reply = await call("POST", "/api/login", name ? { token, labeller: name } : { token });
+      if (reply.labeller) return reply;
+      name = await askName();
+      store.set("nickname", name);
+    } catch (error) {
+      if (error instanceof Refused) {
+        token = await askToken(token ? error.message : "");
+      } else {
+        say("The server does not answer; trying again…");
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+      }
+    }
+  }
+}
+
+export async function rename(me) {
+  const name = await askName(me.labeller);
+  if (!name) return;
+  try {
+    await call("POST", "/api/name", { labeller: name });
+  } catch (error) {
+    return alert(error.message);
+  }
+  store.set("nickname", name);
+  location.reload();
+}
+
+export async function invite() {
+  const name = prompt("A nickname for whom you invite:")?.trim();
+  if (!name) return;
+  try {
+    const { labeller, token } = await call("POST", "/api/invite", { labeller: name });
+    prompt("Send this link; it lets in nobody but them:", `${location.origin}/#t=${token}&n=${encodeURIComponent(labeller)}`);
+  } catch (error) {
+    alert(error.message);
+  }
+}

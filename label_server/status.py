@@ -1,0 +1,119 @@
+"""What a labeller is told besides the clips: how far the labelling is, what is waited for, curves of the run."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+from label_queue import LabelQueue
+
+SILENT_SECONDS = 10.0  # without a word from the run, it is said when it was last heard of
+MAX_POINTS = 200  # of a curve
+EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it
+# column of progress.csv -> name, unit, whether it gives the true reward away
+CURVES = {
+    "predicted_reward": ("Predicted reward", "per step", False),
+    "validation_accuracy": ("Right about held-out answers", "%", False),
+    "training_accuracy": ("Right about learned answers", "%", False),
+    "labels": ("Labels", "", False),
+    "episode_return": ("True return", "mean of 100 episodes", True),
+}
+
+
+def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
+    """The status line and the reason why there may be no pair; see STATUS in schema.py."""
+    counts, beats = queue.counts(), queue.heartbeats()
+    goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
+    at, state = beats.get("run", (None, {}))
+    silent = None if at is None else max(0.0, now - at)
+    episode = run_dir / EPISODE
+    steps = state.get("agent_steps")
+    return {
+        "now": now,
+        "labels": counts.labels,
+        "goal": goal,
+        "initial_labels": initial,
+        "answers": counts.answers,
+        "ready": counts.ready,
+        "leased": counts.leased,
+        "agent_steps": float(steps) if isinstance(steps, (int, float)) and math.isfinite(steps) else None,
+        "reason": _reason(counts.labels, goal, counts.ready, counts.leased, silent, str(state.get("status", ""))),
+        "trainer": _trainer(silent, str(state.get("line", ""))),
+        "episode": str(episode.stat().st_mtime_ns) if episode.exists() else None,
+        "task": queue.setting("task") or "",
+        "instructions": queue.setting("instructions") or "",
+    }
+
+
+def _reason(labels: int, goal: int, ready: int, leased: int, silent: float | None, waiting_for: str) -> str:
+    if ready:
+        return ""
+    if goal and labels >= goal:
+        return f"All {goal} labels have been given. Thank you! You may close this page."
+    if silent is not None and silent > SILENT_SECONDS:
+        return (
+            f"The training run was last heard of {_span(silent)} ago. Answers are kept; new pairs come when it goes on."
+        )
+    if leased:
+        pairs = "pair that is left is" if leased == 1 else f"{leased} pairs that are left are"
+        return f"The {pairs} with other people. New ones will appear here by themselves."
+    if silent is None:
+        return "Every stored pair has been answered, and no training run is connected to make new ones."
+    return waiting_for or "The agent is recording new clips. They will appear here by themselves."
+
+
+def _trainer(silent: float | None, line: str) -> str:
+    if silent is None:
+        return "no training run is connected; answers are kept"
+    if silent > SILENT_SECONDS:
+        return f"training run last heard of {_span(silent)} ago; answers are kept"
+    return line
+
+
+def _span(seconds: float) -> str:
+    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}s"
+    return f"{seconds:.0f} seconds"
+
+
+def curves(run_dir: Path, true_reward: bool) -> list[dict[str, Any]]:
+    """The run's curves by agent steps, at most 200 points each; true ones only if they may be seen."""
+    rows = _rows(run_dir / "progress.csv")
+    found = []
+    for column, (name, unit, is_true) in CURVES.items():
+        if true_reward or not is_true:
+            scale = 100 if unit == "%" else 1
+            found.append(_curve(name, unit, [(row.get("steps"), row.get(column)) for row in rows], scale))
+    if true_reward:
+        rows = [row for row in _rows(run_dir / "evaluations.csv") if row.get("policy") == "deterministic"]
+        found.append(_curve("True return, evaluation", "mean", [(row.get("steps"), row.get("mean")) for row in rows]))
+    return [curve for curve in found if len(curve["steps"]) > 1]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError:
+        return []
+
+
+def _curve(name: str, unit: str, texts: list[tuple[str | None, str | None]], scale: float = 1) -> dict[str, Any]:
+    points = [
+        (x, y * scale) for x, y in ((_number(x), _number(y)) for x, y in texts) if x is not None and y is not None
+    ]
+    stride = max(1, -(-len(points) // MAX_POINTS))
+    points = points[::-1][::stride][::-1]  # the newest one always
+    return {"name": name, "unit": unit, "steps": [x for x, _ in points], "values": [y for _, y in points]}
+
+
+def _number(text: str | None) -> float | None:
+    """A cell as a finite number; None where it is empty or the row is being written."""
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,261 @@
+"""A person at this screen: shows the pairs of the label queue one by one, and stores what they answer."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from typing import IO, Any, Literal, Protocol
+
+import numpy as np
+
+from label_queue import LabelQueue, Lease, Submission
+from playback import ANSWERS, KEYS_HELP, Playback
+
+Ui = Literal["auto", "window", "terminal", "web"]
+LABELLER = "me"  # the one at this screen, unless they say who they are
+RENEW_SECONDS = 20.0  # less than the shortest lease
+CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
+
+LINES = {
+    **{"l": "left", "left": "left", "r": "right", "right": "right", "e": "equal", "equal": "equal"},
+    **{"": "incomparable", "u": "undo", "undo": "undo"},
+}
+
+
+class Screen(Protocol):
+    """What shows clips and takes presses; nothing of it ever waits."""
+
+    playback: Playback
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        """Starts a pair of clips (T, H, W, 3) uint8 at frame 0, at so many frames per second."""
+
+    def caption(self, text: str) -> None:
+        """Changes the line under the clips."""
+
+    def message(self, text: str) -> None:
+        """Shows text instead of clips."""
+
+    def tick(self) -> list[str]:
+        """Draws what is due; what was pressed since the last call, apart from the playing of the clips."""
+
+    def close(self) -> None: ...
+
+
+class NoScreen:
+    """For answers that come as lines from a program: the clips are not shown."""
+
+    def __init__(self) -> None:
+        self.playback = Playback()
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        self.playback.start(max(len(left), len(right)), fps)
+
+    def caption(self, text: str) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def tick(self) -> list[str]:
+        return []
+
+    def close(self) -> None: ...
+
+
+class TerminalLines:
+    """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: deque[str | None] = deque()  # None: the end of the input
+        self._typed_by_hand = stream.isatty()
+        # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
+        threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._lines.append(line)
+        self._lines.append(None)
+
+    def next(self, *, asked: bool) -> str | None:
+        """The next answer as `LINES` names it, "close" at the end of input, None if nothing was typed.
+
+        While nothing is asked, what a person types is no answer, and the lines of a script wait.
+        """
+        while self._lines:
+            line = self._lines[0]
+            if line is not None and not asked and not self._typed_by_hand:
+                return None
+            self._lines.popleft()
+            if line is None:
+                return "close"
+            answer = LINES.get(line.strip().lower())
+            if answer is None:
+                print(f"'{line.strip()}' is no answer; type one of: {KEYS_HELP}.", flush=True)
+            elif asked or answer == "undo":
+                return answer
+            else:
+                print("There is no pair to answer yet.", flush=True)
+        return None
+
+
+class Person:
+    """One labeller at one screen, and perhaps lines of text besides.
+
+    Args:
+        lines: None where single presses at the terminal answer.
+    """
+
+    def __init__(self, queue: LabelQueue, screen: Screen, lines: TerminalLines | None, labeller: str) -> None:
+        self.queue, self.screen, self.lines, self.labeller = queue, screen, lines, labeller
+        self.lease: Lease | None = None
+        self.ended, self.on_break = False, False
+        self.flagged = False
+        self.status = ""
+        self._shown_at = 0.0
+        self._renew_at, self._claim_at = 0.0, 0.0
+        self._said = ""
+
+    def step(self) -> None:
+        """Shows what there is to show and does what was pressed; never waits."""
+        if self.ended:
+            return
+        self._show()
+        pressed = self.screen.tick()
+        if not pressed and self.lines is not None:
+            line = self.lines.next(asked=self.lease is not None)
+            pressed = [] if line is None else [line]
+        for action in pressed:
+            if not self.ended:
+                self._do(action)
+
+    def _show(self) -> None:
+        """Keeps a pair on the screen, or says why there is none."""
+        now = time.monotonic()
+        if self.on_break:
+            return
+        if self.lease is None and now >= self._claim_at:
+            self._claim_at = now + CLAIM_SECONDS
+            leases = self.queue.claim(self.labeller)
+            if leases:
+                self._start(leases[0])
+        if self.lease is None:
+            self.screen.message(self.status)
+            self._say(self.status)
+            return
+        self.screen.caption(self._caption())
+        if now >= self._renew_at:
+            self._renew_at = now + RENEW_SECONDS
+            self.queue.renew([self.lease.token])
+
+    def _start(self, lease: Lease) -> None:
+        self.lease, self.flagged = lease, False
+        self._shown_at, self._renew_at = time.time(), time.monotonic() + RENEW_SECONDS
+        left, right = (self.queue.db.segment(one).frames() for one in (lease.left, lease.right))
+        self.screen.show(left, right, lease.fps, self._caption())
+        self._say(f"{self.status}: which clip is better? ({KEYS_HELP})")
+
+    def _caption(self) -> str:
+        unusual = (self.screen.playback.words(), "marked" if self.flagged else "")
+        return "  ·  ".join([self.status, *(word for word in unusual if word)])
+
+    def _do(self, action: str) -> None:
+        if self.on_break and action in ("break", "undo"):
+            self.on_break = False
+            if action == "break":
+                return
+        if action == "close":
+            self.ended = True
+            if self.lease is not None:
+                self.queue.release([self.lease.token])
+            self.lease = None
+            self.screen.close()
+        elif action == "undo":
+            lease = self.queue.undo(self.labeller)
+            if lease is None:
+                print("There is no answer to undo.", flush=True)
+            else:
+                self._start(lease)
+        elif action == "break":
+            self._give_back()
+            self.on_break = True
+            self.screen.message("A break: press P to go on")
+        elif self.lease is not None and action == "skip":
+            self._give_back()
+        elif self.lease is not None and action == "flag":
+            self.flagged = not self.flagged
+        elif self.lease is not None and action in ANSWERS:
+            self._answer(self.lease, action)
+
+    def _give_back(self) -> None:
+        if self.lease is not None:
+            self.queue.release([self.lease.token])
+        self.lease, self._claim_at = None, 0.0
+
+    def _answer(self, lease: Lease, choice: Any) -> None:
+        """Stores the answer before anything else is shown."""
+        playback = self.screen.playback
+        submission = Submission(
+            uuid.uuid4().hex,
+            lease.token,
+            lease.comparison_id,
+            self.labeller,
+            choice,
+            self._shown_at,
+            time.time(),
+            watched_ms=playback.watched_ms,
+            replays=playback.replays,
+            speed=playback.speed,
+            flag=self.flagged,
+        )
+        self.queue.answer(submission)
+        self.lease, self._claim_at = None, 0.0
+
+    def _say(self, text: str) -> None:
+        """Prints it once, where lines are typed."""
+        if self.lines is not None and text != self._said:
+            print(text, flush=True)
+            self._said = text
+
+    def close(self) -> None:
+        """Gives back what is on lease and closes the screen; may be called twice."""
+        if not self.ended and self.lease is not None:
+            self.queue.release([self.lease.token])
+        self.lease = None
+        self.screen.close()
+
+
+def screen_for(ui: Ui) -> str:
+    """`window` or `terminal`, as the flag and this machine have it.
+
+    Raises DisplayError if there is neither.
+    """
+    if ui != "auto":
+        return ui
+    from viewer import DisplayError, open_display
+
+    try:
+        open_display()
+    except DisplayError:
+        if not is_terminal():
+            raise
+        return "terminal"
+    return "window"
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def open_screen(ui: Ui) -> tuple[Screen, TerminalLines | None]:
+    """A window, with lines at the terminal besides; or the terminal itself; or, without one, lines alone."""
+    if screen_for(ui) == "window":
+        from viewer import ClipWindow  # pyglet: only where there is somebody to look
+
+        return ClipWindow(), TerminalLines(sys.stdin)
+    if is_terminal():
+        from terminal import TerminalScreen
+
+        return TerminalScreen(), None
+    return NoScreen(), TerminalLines(sys.stdin)

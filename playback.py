@@ -1,0 +1,88 @@
+"""How a pair of clips plays: one clock for both, real speed, pause, steps; and what people can do with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
+SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+ANSWERS = ("left", "right", "equal", "incomparable")
+PLAYING = ("pause", "back", "forward", "slower", "faster", "replay")
+# What is asked for besides an answer may be meant although the pair is new, or there is none.
+ALWAYS = ("undo", "help", "break", "close")
+KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
+HELP = (
+    "L or left arrow    the left clip is better",
+    "R or right arrow   the right clip is better",
+    "E or up arrow      equally good",
+    "Enter, down arrow  can't tell",
+    "U or backspace     undo, as often as you like",
+    "space              pause      , and .   one step back and on",
+    "[ and ]            slower and faster      Home   from the start",
+    "S                  pass this pair on, to somebody else or for later",
+    "F                  mark this pair, for a second look",
+    "P                  take a break      H or ?   this help",
+    "Esc or Ctrl-D      end the labelling; training goes on",
+    "Notes and the gallery need a browser.",
+)
+
+
+def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
+    """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
+    phase = seconds % (n_frames / fps + hold)
+    return min(int(phase * fps), n_frames - 1)
+
+
+class Playback:
+    """The clock of a pair. The speed stays from one pair to the next; pairs start running from frame 0."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.speed, self.paused = clock, 1.0, False
+        self.n_frames, self.fps = 1, 1.0
+        self.replays = 0
+        self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
+        self._started = self._since
+
+    def start(self, n_frames: int, fps: float) -> None:
+        """A new pair, of so many frames at so many per second."""
+        self.n_frames, self.fps, self.paused, self.replays = n_frames, fps, False, 0
+        self._at, self._since = 0.0, self.clock()
+        self._started = self._since
+
+    @property
+    def watched_ms(self) -> int:
+        """Milliseconds since the pair was first shown."""
+        return round(1000 * (self.clock() - self._started))
+
+    def index(self) -> int:
+        """The frame to show now."""
+        return loop_index(self._seconds(), self.n_frames, self.fps, SEAM_SECONDS)
+
+    def do(self, action: str) -> bool:
+        """Carries out one of PLAYING; False for anything else."""
+        if action not in PLAYING:
+            return False
+        index = self.index()
+        self._at, self._since = self._seconds(), self.clock()
+        if action == "pause":
+            self.paused = not self.paused
+        elif action in ("back", "forward"):
+            index = (index + (1 if action == "forward" else -1)) % self.n_frames
+            self._at, self.paused = (index + 0.5) / self.fps, True
+        elif action == "replay":
+            self._at, self.paused, self.replays = 0.0, False, self.replays + 1
+        else:
+            place = SPEEDS.index(self.speed) + (1 if action == "faster" else -1)
+            self.speed = SPEEDS[min(max(place, 0), len(SPEEDS) - 1)]
+        return True
+
+    def words(self) -> str:
+        """What is unusual about the playing now, for a status line; mostly empty."""
+        speed = "" if self.speed == 1 else f"{self.speed:g}x speed"
+        return ", ".join(word for word in ("paused" if self.paused else "", speed) if word)
+
+    def _seconds(self) -> float:
+        return self._at if self.paused else self._at + (self.clock() - self._since) * self.speed

@@ -1,0 +1,368 @@
+"""Two clips side by side in the terminal itself, in half blocks, where there is no display: over SSH, in a container.
+
+Each character cell shows two pixels, one above the other: U+2580 in the colour of the upper on that of the lower. Only
+cells that change are sent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import math
+import os
+import re
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, Playback
+
+KEYS = {
+    **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
+    **dict.fromkeys(["r", "\x1b[C", "\x1bOC"], "right"),
+    **dict.fromkeys(["e", "\x1b[A", "\x1bOA"], "equal"),
+    **dict.fromkeys(["\r", "\n", "\x1b[B", "\x1bOB"], "incomparable"),
+    **dict.fromkeys(["u", "\x7f", "\b"], "undo"),
+    **{" ": "pause", ",": "back", ".": "forward", "[": "slower", "]": "faster"},
+    **dict.fromkeys(["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"], "replay"),
+    **{"s": "skip", "f": "flag", "p": "break"},
+    **dict.fromkeys(["h", "?"], "help"),
+    **dict.fromkeys(["\x1b", "\x04"], "close"),
+}
+KEY = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Za-z])|[^\x1b]|\x1b", re.DOTALL)
+HALF_KEY = re.compile(r"\x1b(?:\[[0-9;]*|O)?$")  # what more may follow
+ESCAPE_SECONDS = 0.05  # after which an escape byte is the key, and not the beginning of an arrow
+# A key that is held down comes again every 30 ms or so, after a quarter of a second or more. The same key within
+# HELD_SECONDS is doubtful, and taken only if it comes alone.
+REPEAT_SECONDS, HELD_SECONDS = 0.08, 1.0
+KEYS_LINE = "L/← left  R/→ right  E/↑ equal  Enter/↓ can't tell  U undo  H all keys"
+
+GAP, MARGIN, ROWS_BESIDES = 3, 1, 5  # columns between the clips and at the sides; rows of text and of the bar
+MIN_COLUMNS, MIN_ROWS = 40, 15
+OUTLIER_SHARE = 0.6  # of the most unusual pixel in the colour of many; judged by eye with Pong and Enduro
+CHUNK = 512  # bytes at a time: less than a terminal's buffer, so that a slow line holds up nothing
+
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # the other screen, no cursor
+LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
+BEGIN_FRAME, END_FRAME = "\x1b[?2026h", "\x1b[?2026l"  # shown at once by terminals that know it, ignored by others
+DIM, BRIGHT, PLAIN = "\x1b[0;90m", "\x1b[0;1m", "\x1b[0m"
+WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
+SAID_SECONDS = 1.5
+
+
+def true_colour() -> bool:
+    """Whether the terminal says that it has 24-bit colour."""
+    return os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+
+
+def to_256(pixels: np.ndarray) -> np.ndarray:
+    """(..., 3) uint8 -> (...) the nearest of the 216 colours of the cube or the 24 greys, as xterm numbers them."""
+    levels = np.array([0, 95, 135, 175, 215, 255])
+    rgb = pixels.astype(int)
+    cube = np.abs(rgb[..., None] - levels).argmin(-1)
+    grey = ((rgb.mean(-1) - 8) / 10).round().clip(0, 23).astype(int)
+    cube_error = np.square(levels[cube] - rgb).sum(-1)
+    grey_error = np.square((8 + 10 * grey)[..., None] - rgb).sum(-1)
+    numbers = 16 + 36 * cube[..., 0] + 6 * cube[..., 1] + cube[..., 2]
+    return np.where(grey_error < cube_error, 232 + grey, numbers)
+
+
+def fitted(frame: np.ndarray, columns: int, rows: int) -> np.ndarray:
+    """The frame as (2 rows', columns', 3) pixels that fit into so many cells, its proportions kept."""
+    height, width = frame.shape[:2]
+    scale = min(columns / width, 2 * rows / height)
+    w, h = max(1, round(width * scale)), min(2 * rows, max(2, round(height * scale / 2) * 2))
+    if scale >= 1:
+        return np.asarray(Image.fromarray(frame).resize((w, h), Image.Resampling.NEAREST))
+    n = math.ceil(1 / scale)
+    ys = ((np.arange(h * n) + 0.5) * height / (h * n)).astype(int)
+    xs = ((np.arange(w * n) + 0.5) * width / (w * n)).astype(int)
+    samples = frame[ys][:, xs].reshape(h, n, w, n, 3).swapaxes(1, 2).reshape(h, w, n * n, 3).astype(np.float32)
+    mean = samples.mean(2)
+    # What a mean would hide (Pong's ball is 2 of 4 pixels wide) shows by the sample that is farthest from it.
+    farthest = np.square(samples - mean[:, :, None]).sum(-1).argmax(2)
+    outlier = np.take_along_axis(samples, farthest[:, :, None, None], 2)[:, :, 0]
+    return (mean + OUTLIER_SHARE * (outlier - mean)).round().astype(np.uint8)
+
+
+class LastLine(io.TextIOBase):
+    """Takes what the program prints while the screen is in use: the last line is shown, all is printed afterwards."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=200)
+
+    def write(self, text: str) -> int:
+        self.lines.extend(line for line in text.splitlines() if line)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
+
+
+class Keys:
+    """Presses from bytes: arrows from their sequences, held keys once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._text, self._came_at = "", 0.0
+        self._last: dict[str, float] = {}
+        self._doubtful: tuple[str, float] | None = None
+
+    def feed(self, data: bytes) -> None:
+        self._text += data.decode(errors="replace")
+        self._came_at = self.clock()
+
+    def take(self) -> list[str]:
+        """The actions that are certain by now."""
+        now = self.clock()
+        waits = HALF_KEY.search(self._text) if now - self._came_at < ESCAPE_SECONDS else None
+        whole = self._text[: waits.start()] if waits else self._text
+        self._text = self._text[len(whole) :]
+        taken: list[str] = []
+        for press in KEY.findall(whole):
+            action = KEYS.get(press.lower() if len(press) == 1 else press)
+            if action is not None:
+                taken += self._unheld(action, now)
+        if self._doubtful and now - self._doubtful[1] >= REPEAT_SECONDS:
+            taken.append(self._doubtful[0])
+            self._doubtful = None
+        return taken
+
+    def _unheld(self, action: str, now: float) -> list[str]:
+        """The action, unless its key is being held down."""
+        if action not in (*ANSWERS, "undo", "skip", "flag", "break"):
+            self._last = {}
+            return [action]
+        since = now - self._last.get(action, -HELD_SECONDS)
+        self._last = {action: now}  # a key that is held down comes again with no other in between
+        before: list[str] = []
+        if self._doubtful and self._doubtful[0] != action:
+            before, self._doubtful = [self._doubtful[0]], None
+        if since >= HELD_SECONDS:
+            return [*before, action]
+        alone = since >= REPEAT_SECONDS
+        self._doubtful = (action, now) if alone else None
+        return before
+
+
+class TerminalScreen:
+    """The terminal as a screen for two clips; `close`, which the program's end calls too, leaves it as it was."""
+
+    def __init__(self) -> None:
+        """Takes the terminal that stdin and stdout are."""
+        self.playback = Playback()
+        self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
+        self._true_colour = true_colour()
+        self._keys, self._closed = Keys(), False
+        self._kept: list[str] = []
+        self._pairs = 0
+        self._clips: tuple[np.ndarray, np.ndarray] | None = None
+        self._caption, self._message, self._help = "", "Waiting for clips", False
+        self._guarded_until, self._answered, self._answered_until = 0.0, "", 0.0
+        self._size = (0, 0)
+        self._cells = np.zeros((0, 0, 2, 3), np.uint8)
+        self._known = np.zeros((0, 0), bool)  # cells whose contents the terminal has
+        self._texts: dict[int, str] = {}  # row -> what is written there
+        self._scaled: dict[tuple[int, int], np.ndarray] = {}
+        self._drawn: object = None
+        self._unsent = b""
+        self.bytes_sent = 0
+        self._before = termios.tcgetattr(self._in)
+        self._printed = LastLine()
+        self._streams = (sys.stdout, sys.stderr)
+        atexit.register(self.close)
+        tty.setcbreak(self._in)
+        mode = termios.tcgetattr(self._in)
+        mode[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the shell with our screen
+        termios.tcsetattr(self._in, termios.TCSADRAIN, mode)
+        sys.stdout = sys.stderr = self._printed
+        self._send(ENTER)
+
+    def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
+        """Starts a pair at frame 0 of both; answers pressed before or within 0.25 s are ignored."""
+        self._clips, self._caption, self._help = (left, right), caption, False
+        self._scaled.clear()
+        self._pairs += 1
+        self.playback.start(max(len(left), len(right)), fps)
+        self._read()
+        self._kept += [action for action in self._keys.take() if action in ALWAYS]
+        self._guarded_until = time.monotonic() + GUARD_SECONDS
+
+    def caption(self, text: str) -> None:
+        self._caption = text
+
+    def message(self, text: str) -> None:
+        self._clips, self._message = None, text
+
+    def tick(self) -> list[str]:
+        """Draws what is due; returns presses as `viewer.ClipWindow.tick` does; never waits."""
+        if self._closed:
+            return []
+        self._read()
+        pressed, self._kept = self._kept, []
+        for action in self._keys.take():
+            guarded = self._clips is None or time.monotonic() < self._guarded_until
+            if self._clips is not None and self.playback.do(action):
+                continue
+            if self._helps(action) or (guarded and action not in ALWAYS):
+                continue
+            if action in ANSWERS:
+                self._answered, self._answered_until = action, time.monotonic() + SAID_SECONDS
+            pressed.append(action)
+        self._draw()
+        return pressed
+
+    def _helps(self, action: str) -> bool:
+        """Shows help when asked; any key puts it away, and does nothing else."""
+        was, self._help = self._help, action == "help" and not self._help
+        return action != "close" and (was or self._help)
+
+    def _read(self) -> None:
+        while select.select([self._in], [], [], 0)[0]:
+            data = os.read(self._in, 1024)
+            self._keys.feed(data or b"\x04")
+            if not data:
+                return
+
+    def _draw(self) -> None:
+        if self._unsent:  # a slow line: the next picture waits until it has this one
+            self._send("")
+            return
+        size = os.get_terminal_size(self._out)
+        columns, rows = size.columns, size.lines
+        said = time.monotonic() < self._answered_until
+        words = (self._caption, self._message, self._help, said, tuple(self._printed.lines)[-1:])
+        state = (size, self._pairs, self._clips is None, self.playback.index(), words)
+        if state == self._drawn:
+            return
+        self._drawn = state
+        out: list[str] = []
+        if (columns, rows) != self._size:
+            self._size = (columns, rows)
+            self._cells = np.zeros((rows, columns, 2, 3), np.uint8)
+            self._known = np.zeros((rows, columns), bool)
+            self._texts.clear()
+            self._scaled.clear()
+            out.append("\x1b[0m\x1b[2J")
+        texts, picture = self._contents(columns, rows)
+        for row in sorted(self._texts.keys() | texts.keys()):
+            if self._texts.get(row) != texts.get(row):
+                out.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[2K{texts.get(row, '')}")
+                self._known[row] = False
+        self._texts = texts
+        out.append(self._changes(picture))
+        if any(out):
+            self._send(BEGIN_FRAME + "".join(out) + END_FRAME)
+
+    def _contents(self, columns: int, rows: int) -> tuple[dict[int, str], dict[tuple[int, int], np.ndarray]]:
+        """What is to be seen: lines of text by row, and pictures (cells down, cells across, 2, 3) by their place."""
+        if columns < MIN_COLUMNS or rows < MIN_ROWS:
+            lines = [f"{columns} x {rows} is too small:", f"clips need {MIN_COLUMNS} x {MIN_ROWS}.", "Make it larger."]
+            return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
+        printed = self._printed.lines[-1] if self._printed.lines else ""
+        if self._help:
+            return dict(enumerate(f" {line}"[:columns] for line in ("", *HELP, "", "Any key goes back.")[:rows])), {}
+        if self._clips is None:
+            middle = {rows // 2: self._message.center(columns)[:columns]}
+            return {**middle, rows - 1: f"{DIM}{printed[: columns - 1]}{PLAIN}"}, {}
+        index, n_frames = self.playback.index(), self.playback.n_frames
+        pane, height = (columns - 2 * MARGIN - GAP) // 2, rows - ROWS_BESIDES
+        pictures = {}
+        names = []
+        for side, clip in enumerate(self._clips):
+            cells = self._frame(side, min(index, len(clip) - 1), pane, height)
+            indent = (pane - cells.shape[1]) * (1 - side)  # close together: easier to compare
+            pictures[(1 + (height - cells.shape[0]) // 2, MARGIN + indent + side * (pane + GAP))] = cells
+            names.append(("LEFT: press L or ←", "RIGHT: press R or →")[side].center(pane))
+        done = round((columns - 2 * MARGIN) * (index + 1) / n_frames)
+        bar = f"{' ' * MARGIN}{'━' * done}{DIM}{'─' * (columns - 2 * MARGIN - done)}{PLAIN}"
+        below = (
+            bar,
+            self._caption.center(columns)[:columns],
+            KEYS_LINE.center(columns)[:columns],
+            printed[: columns - 1],
+        )
+        texts = {0: f"{' ' * MARGIN}{names[0]}{' ' * GAP}{names[1]}"}
+        texts |= {rows - 4 + i: line for i, line in enumerate(below)}
+        texts[rows - 1] = f"{DIM}{texts[rows - 1]}{PLAIN}"
+        return texts, pictures
+
+    def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
+        """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""
+        if (side, index) not in self._scaled:
+            assert self._clips is not None
+            pixels = fitted(self._clips[side][index], columns, rows)
+            cells = pixels.reshape(len(pixels) // 2, 2, -1, 3).swapaxes(1, 2)
+            self._scaled[(side, index)] = cells
+        return self._scaled[(side, index)]
+
+    def _changes(self, pictures: dict[tuple[int, int], np.ndarray]) -> str:
+        """Moves the terminal from the cells that it has to these; what is no longer a picture is blanked."""
+        wanted, covered = np.zeros_like(self._cells), np.zeros_like(self._known)
+        for (row, column), cells in pictures.items():
+            place = (slice(row, row + cells.shape[0]), slice(column, column + cells.shape[1]))
+            wanted[place], covered[place] = cells, True
+        for row in self._texts:
+            covered[row] = False
+        changed = covered & (~self._known | (wanted != self._cells).any((2, 3)))
+        blanked = self._known & ~covered
+        for row in self._texts:
+            blanked[row] = False
+        out: list[str] = []
+        if blanked.any():
+            for row in np.nonzero(blanked.any(1))[0].tolist():
+                out.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[2K")
+                changed[row] = covered[row]
+        out += self._cells_text(wanted, changed)
+        self._cells, self._known = wanted, covered
+        return "".join(out)
+
+    def _cells_text(self, cells: np.ndarray, changed: np.ndarray) -> list[str]:
+        out: list[str] = []
+        codes = None if self._true_colour else to_256(cells)
+        colours: tuple[object, object] = (None, None)
+        at = (-1, -1)
+        for row, column in np.argwhere(changed).tolist():  # plain numbers, which format faster
+            if (row, column) != at:
+                out.append(f"\x1b[{row + 1};{column + 1}H")
+            if codes is None:
+                upper, lower = (";".join(map(str, rgb)) for rgb in cells[row, column].tolist())
+            else:
+                upper, lower = map(str, codes[row, column].tolist())
+            kind = 2 if codes is None else 5
+            new = [f"{ground};{kind};{colour}" for ground, colour in ((38, upper), (48, lower))]
+            needed = [one for one, old in zip(new, colours, strict=True) if one != old]
+            if needed:
+                out.append(f"\x1b[{';'.join(needed)}m")
+            out.append("▀")
+            colours, at = (new[0], new[1]), (row, column + 1)
+        return out
+
+    def _send(self, text: str) -> None:
+        """Writes as much as the line takes now; the rest later."""
+        self._unsent += text.encode()
+        while self._unsent and select.select([], [self._out], [], 0)[1]:
+            n = os.write(self._out, self._unsent[:CHUNK])
+            self._unsent, self.bytes_sent = self._unsent[n:], self.bytes_sent + n
+
+    def close(self) -> None:
+        """Gives the terminal back as it was, and prints what was printed meanwhile; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        sys.stdout, sys.stderr = self._streams
+        try:
+            termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)
+            os.write(self._out, f"{END_FRAME}{LEAVE}".encode())
+            for line in self._printed.lines:
+                print(line, flush=True)
+        except (OSError, termios.error):
+            pass  # the terminal is gone

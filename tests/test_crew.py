@@ -1,0 +1,140 @@
+"""Several processes that share the policy's work: the same learning as one alone, and no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import networks
+from a2c.config import PolicyConfig
+from a2c.crew import Arena, allocate, crew_size
+from a2c.follower import mine, start_crew
+from a2c.worker import PolicyWorker
+from channels import Channels
+from config import parse
+from envs import env_info
+from processes import Children
+from tests.test_run import PONG, alive, children, policy_steps, progress, run, started, wait_for
+
+BREAKOUT = "BreakoutNoFrameskip-v4"
+
+
+@contextmanager
+def leader(folder: Path, config: PolicyConfig, size: int) -> Iterator[PolicyWorker]:
+    """A worker on the true reward in this process, with the others in theirs."""
+    channels = Channels.create(synchronous=False, take_turns=False)
+    children = Children(channels)
+    links, theirs, memory = start_crew(children, BREAKOUT, config, size)
+    for link in theirs:
+        link.close()
+    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False}
+    worker = PolicyWorker(BREAKOUT, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
+    try:
+        yield worker
+    finally:
+        worker.close()
+        children.stop()
+    assert [process.exitcode for process in children.processes.values()] == [0] * (size - 1)
+
+
+def flat(worker: PolicyWorker) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in worker.policy.parameters()])
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_a_crew_acts_and_learns_as_one_process_does(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes with unequal shares of seven environments; sums in another order differ in their last bits."""
+    words = ["train_policy_with_original_rewards", BREAKOUT, "--algo", algo, "--n_steps", "12"]
+    config = replace(parse(words).policy, n_envs=7, ppo_epochs=2, ppo_minibatches=2, eval_interval_million_timesteps=0)
+    rollouts, weights, before = [], [], []
+    for size in (1, 3):
+        with leader(tmp_path / str(size), config, size) as worker:
+            before.append(flat(worker))
+            worker.step()
+            rollouts.append({name: array.copy() for name, array in vars(worker.runner.rollout).items()})
+            weights.append(flat(worker))
+            for _ in range(3):
+                worker.step()
+            assert worker.steps == 4 * 12 * 7
+            observations = worker.runner.rollout.observations[-1]
+            assert all(picture.any() for picture in observations), "everybody's environments go on"
+    for name in ("observations", "noise", "actions", "true_rewards", "terminated", "valid"):
+        assert np.array_equal(rollouts[0][name], rollouts[1][name]), name
+    for name in ("values", "last_values", "log_probs", "advantages", "returns"):
+        np.testing.assert_allclose(rollouts[0][name], rollouts[1][name], atol=0.02, err_msg=name)
+    assert torch.equal(*before)
+    moved, moved_by_crew = weights[0] - before[0], weights[1] - before[1]
+    similarity = float(torch.cosine_similarity(moved, moved_by_crew, dim=0))
+    assert similarity > (0.99 if algo == "a2c" else 0.9), (
+        "Adam's first steps are as long for tiny gradients as for large"
+    )
+    assert float(moved_by_crew.norm()) == pytest.approx(float(moved.norm()), rel=0.03)
+
+
+def test_who_works_alone() -> None:
+    config, cpu = PolicyConfig(), networks.CPU
+    assert crew_size(env_info(PONG), config, cpu, 2) == 2
+    assert crew_size(env_info(PONG), config, cpu, 64) == 4, "four environments each"
+    assert crew_size(env_info(PONG), replace(config, n_envs=3), cpu, 2) == 1
+    assert crew_size(env_info(PONG), replace(config, policy_network="feature_points"), cpu, 2) == 1
+    assert crew_size(env_info(PONG), config, torch.device("cuda"), 2) == 1
+    assert crew_size(env_info("CartPole-v1"), config, cpu, 2) == 1
+
+
+def test_every_environment_belongs_to_one_process() -> None:
+    for n_envs in (7, 16, 33):
+        parts = [mine(replace(PolicyConfig(), n_envs=n_envs), 3, index) for index in range(3)]
+        assert [i for part in parts for i in range(part.start, part.stop)] == list(range(n_envs))
+
+
+def test_arenas_on_the_same_memory_hand_out_the_same_arrays() -> None:
+    context = Channels.create(synchronous=False, take_turns=False).context
+    assert context is not None
+    memory = allocate(4096, context)
+    ours, theirs = Arena(memory), Arena(memory)
+    last = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for arena in (ours, theirs):
+        arena.array((3,), np.bool_)
+    matrix, tensor = ours.array((5, 2)), ours.tensor(last)
+    matrix[:], tensor[:] = 7, 3
+    assert theirs.array((5, 2)).tolist() == matrix.tolist()
+    seen = theirs.tensor(last)
+    assert torch.equal(seen, tensor) and seen.stride() == last.stride()
+    assert ours.used == theirs.used <= 4096
+    alone = Arena()
+    alone.array((2,))[:] = 1
+    assert not alone.array((2,)).any()
+
+
+@pytest.mark.parametrize("name", ["a2c", "a2c 2"])
+def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    flags = ("--n_envs", "8", "--eval_interval_million_timesteps", "0", "--run_name", "a")
+    with started(tmp_path, "train_policy_with_original_rewards", PONG, *flags) as process:
+        wait_for(lambda: (folder / "progress.csv").exists() and len(progress(folder)) > 3, process)
+        parts = children(process.pid)
+        if "a2c 2" not in parts:
+            pytest.skip("on one core the policy's process works alone")
+        os.kill(parts[name], signal.SIGKILL)
+        output, _ = process.communicate(timeout=90)
+    assert process.returncode == 1 and "Traceback" not in output
+    assert f"the {name} process was killed by SIGKILL" in output
+    deadline = time.monotonic() + 40
+    while any(alive(pid) for pid in parts.values()):  # nothing is left running
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if name == "a2c 2":
+        steps = policy_steps(folder)
+        assert steps > 0, "what was learned is kept"
+        run(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
+        assert policy_steps(folder) >= steps + 1000

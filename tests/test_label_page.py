@@ -1,0 +1,407 @@
+"""The labelling page in a real browser, on a real server and store: keys, touch, reloads, tabs, lost connections."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page
+
+from label_queue import HistoryRow, LabelQueue
+from pref_db import PrefDB
+from tests.browser import LOADED, PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, tap, wait_for_js, wait_for_pair
+from tests.labelling import Server, make_store, pairs, running
+
+pytestmark = [pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT), pytest.mark.slow]
+WIDE = {"width": 1400, "height": 900}
+PHONE = {"width": 390, "height": 844}
+FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"
+# Of every text on the page: its contrast with what is behind it (WCAG 2.1), and where it is.
+CONTRASTS = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * linear(c[i] / 255), 0);
+  const back = (e) => {
+    const c = rgb(getComputedStyle(e).backgroundColor);
+    return c.length < 4 || c[3] > 0 || !e.parentElement ? c : back(e.parentElement);
+  };
+  const written = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  const texts = [...document.querySelectorAll("body *")].filter((e) => e.offsetParent && !e.disabled && written(e));
+  return texts.map((e) => {
+    const a = light(rgb(getComputedStyle(e).color)), b = light(back(e));
+    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), `${e.tagName}#${e.id}.${e.className}`];
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    make_store(tmp_path, 12, {"task": "Keep to the <img src=x onerror=document.title='run'> left"})
+    with running(tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
+    """The page in a browser of its own, with a pair on screen; fails on any error in the page."""
+    context = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(server.link)
+    wait_for_pair(page)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert not errors
+
+
+def rows(server: Server) -> list[HistoryRow]:
+    """Effective answers in the store, oldest first."""
+    with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+        return LabelQueue(db).history()[::-1]
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def wait_for_answers(server: Server, n: int) -> list[HistoryRow]:
+    wait_until(lambda: len(rows(server)) >= n, f"{n} answers")
+    return rows(server)
+
+
+def pixels(page: Page, side: str) -> np.ndarray:
+    """What a canvas shows, (H, W, 3) uint8, in the clip's own size."""
+    url = page.evaluate(f"document.querySelector('#{side}').toDataURL().split(',')[1]")
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("RGB"))
+
+
+def test_every_key_gives_its_answer_in_either_case(browser: Browser, server: Server) -> None:
+    keys = {"l": "left", "R": "right", "ArrowLeft": "left", "ArrowRight": "right", "e": "equal"}
+    keys |= {"ArrowUp": "equal", "Enter": "incomparable", "ArrowDown": "incomparable"}
+    with opened(browser, server) as page:
+        asked = []
+        for key in keys:
+            asked.append(wait_for_pair(page))
+            press(page, key)
+        answers = wait_for_answers(server, len(keys))
+    assert [row.choice for row in answers] == list(keys.values())
+    assert [row.comparison_id for row in answers] == asked
+    assert all(row.labeller == "me" and row.shown_at and 0 < row.answered_at - row.shown_at < 600 for row in answers)
+    assert all(abs(row.answered_at - time.time()) < 600 for row in answers)
+
+
+def test_both_clips_show_the_same_moment_in_true_colours(browser: Browser, server: Server) -> None:
+    with (
+        opened(browser, server) as page,
+        contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db,
+    ):
+        page.keyboard.press(" ")
+        page.keyboard.press("Home")  # plays on from the start
+        page.keyboard.press(" ")
+        page.evaluate("document.querySelector('#scrub').value = 0")
+        page.evaluate("document.querySelector('#scrub').dispatchEvent(new Event('input'))")
+        row = db.read("SELECT comparison_id, segment_a, segment_b, flip FROM lease JOIN comparison ON "
+                      "comparison.id = comparison_id WHERE comparison_id = ?", (shown(page),))[0]  # fmt: skip
+        _, a, b, flip = row
+        clips = {
+            side: db.segment(id).frames()
+            for side, id in zip(("left", "right"), (b, a) if flip else (a, b), strict=True)
+        }
+        for index in (0, 1, 2, 24, 23):
+            at = int(page.evaluate("document.querySelector('#scrub').value"))
+            while at != index:
+                page.keyboard.press("." if (index - at) % 25 <= 12 else ",")
+                at = int(page.evaluate("document.querySelector('#scrub').value"))
+            for side, frames in clips.items():
+                assert np.array_equal(pixels(page, side), frames[index]), (side, index)
+        sizes = page.evaluate("['left', 'right'].map(id => document.getElementById(id).getBoundingClientRect().width)")
+        assert sizes[0] == sizes[1] and sizes[0] % 84 == 0, "enlarged by a whole factor"
+
+
+def test_a_reload_keeps_the_pair(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        press(page, "l")
+        wait_for_answers(server, 1)
+        before = wait_for_pair(page)
+        page.reload()
+        assert wait_for_pair(page) == before
+        assert "t=" not in page.url, "the token is not to be seen"
+
+
+def test_two_tabs_never_answer_a_pair_twice(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        other = page.context.new_page()
+        other.goto(f"http://{server.address.host}:{server.address.port}/")
+        assert wait_for_pair(other) == shown(page)
+        for turn in range(6):
+            tab = (page, other)[turn % 2]
+            tab.bring_to_front()
+            asked = wait_for_pair(tab)
+            press(tab, "l")
+            for each in (page, other):
+                wait_for_js(each, f"asked => {LOADED} !== asked", asked)
+        answers = wait_for_answers(server, 6)
+        other.close()
+    assert len(answers) == len({row.comparison_id for row in answers}) == 6
+
+
+def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")
+        page.context.set_offline(True)
+        press(page, "l")
+        press(page, "r")
+        page.wait_for_selector("#banner:has-text('2 answers are kept')")
+        assert shown(page), "it goes on with the pairs that were fetched"
+        assert rows(server) == []
+        page.context.set_offline(False)
+        assert [row.choice for row in wait_for_answers(server, 2)] == ["left", "right"]
+        page.wait_for_selector("#banner", state="hidden")
+
+
+def test_answers_kept_in_the_browser_survive_its_reload_and_the_servers_death(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.route("**/api/answer", lambda route: route.abort())
+        press(page, "l")
+        press(page, "e")
+        server.kill()
+        page.unroute("**/api/answer")
+        server.start()
+        page.reload()
+        wait_for_pair(page)
+        answers = wait_for_answers(server, 2)
+        assert [row.choice for row in answers] == ["left", "equal"]
+        assert shown(page) not in {row.comparison_id for row in answers}
+
+
+def test_undo_as_often_as_one_likes(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        first = wait_for_pair(page)
+        press(page, "l")
+        second = wait_for_pair(page)
+        press(page, "r")
+        wait_for_answers(server, 2)
+        third = wait_for_pair(page)
+        press(page, "u")
+        assert shown(page) == second
+        press(page, "Backspace")
+        assert shown(page) == first
+        for key in ("e", "e"):
+            press(page, key)
+        assert wait_for_pair(page) == third, "then the pair that was there before"
+        wait_until(lambda: [row.choice for row in rows(server)] == ["equal", "equal"], "the new answers alone count")
+
+
+def test_undo_of_what_was_not_sent_yet(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.route("**/api/answer", lambda route: route.abort())  # the first is tried again and again
+        first = wait_for_pair(page)
+        press(page, "l")
+        second = wait_for_pair(page)
+        press(page, "l")
+        press(page, "u")
+        assert shown(page) == second
+        press(page, "r")
+        page.unroute("**/api/answer")
+        answers = wait_for_answers(server, 2)
+    assert [(row.comparison_id, row.choice) for row in answers] == [(first, "left"), (second, "right")]
+
+
+def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        first = wait_for_pair(page)
+        for key in ("l", "l"):
+            press(page, key)
+        wait_for_answers(server, 2)
+        current = wait_for_pair(page)
+        wait_for_js(page, "document.querySelectorAll('#recent .thumb').length === 2")
+        page.click("#recent .thumb >> nth=1")
+        page.wait_for_selector("#relabel:has-text('left is better')")
+        assert shown(page) == first
+        press(page, "r")
+        assert shown(page) == current, "back to the pair that was there"
+        wait_until(lambda: [row.choice for row in rows(server)] == ["left", "right"], "changed")
+        page.keyboard.press("g")
+        wait_for_js(page, "document.querySelectorAll('#gallery .thumb').length === 2")
+        page.select_option("#gallery-filter", "choice=right")
+        wait_for_js(page, "document.querySelectorAll('#gallery .thumb').length === 1")
+        page.click("#gallery .thumb")
+        page.wait_for_selector("#relabel:has-text('right is better')")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#relabel", state="hidden")
+        assert shown(page) == current and [row.choice for row in rows(server)] == ["left", "right"]
+
+
+def test_a_press_that_was_meant_for_the_pair_before_is_none(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        press(page, "l")
+        page.wait_for_timeout(300)
+        key = "dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true}))"
+        page.evaluate(f"{key}; {key}; {key}")  # three at once: two come in a new pair's first moments
+        wait_for_answers(server, 2)
+        page.wait_for_timeout(300)
+        page.evaluate("dispatchEvent(new KeyboardEvent('keydown', {key: 'l', repeat: true}))")
+        press(page, "e")
+        answers = wait_for_answers(server, 3)
+    assert [row.choice for row in answers] == ["left", "right", "equal"]
+
+
+def test_keyboard_alone_reaches_everything_and_nothing_answers_by_mistake(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        names = []
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            names.append(page.evaluate(FOCUSED))
+        order = [name for name in names if name in ("pause", "scrub", "left", "right", "undo", "help")]
+        assert order[:6] == ["pause", "scrub", "left", "right", "undo", "help"]
+        page.focus("[data-choice=right]")
+        press(page, "Enter")  # the button's own answer, not that of the key
+        wait_for_answers(server, 1)
+        page.focus("#scrub")
+        before = page.evaluate("document.querySelector('#scrub').value")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.querySelector('#scrub').value") != before or before == "24"
+        page.keyboard.press("h")
+        page.wait_for_selector("#help-dialog[open]")
+        page.keyboard.press("l")  # a letter in a dialog is no answer
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#help-dialog:not([open])", state="attached")
+        page.click("[data-choice=left]")
+        page.wait_for_timeout(300)
+        press(page, "Enter")  # after a click the keys are the page's again
+        answers = wait_for_answers(server, 3)
+    assert [row.choice for row in answers] == ["right", "left", "incomparable"]
+
+
+def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser: Browser, server: Server) -> None:
+    options: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True, "device_scale_factor": 3}
+    with opened(browser, server, **options) as page:
+        width, height = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+        assert width <= PHONE["width"] and height <= PHONE["height"], "nothing to scroll"
+        for box in page.evaluate(
+            "[...document.querySelectorAll('.answer, #left, #right')].map(e => e.getBoundingClientRect().toJSON())"
+        ):
+            assert box["left"] >= 0 and box["right"] <= PHONE["width"] and box["bottom"] <= PHONE["height"]
+            assert box["height"] >= 44, "a finger's width"
+        assert not page.is_visible("aside") and page.is_visible("#swipe-hint")
+        touch = page.context.new_cdp_session(page)
+        choices = {"left": (-120, 0), "right": (120, 0), "equal": (0, -120), "incomparable": (0, 120)}
+        for choice, (dx, dy) in choices.items():
+            before = wait_for_pair(page)
+            page.wait_for_timeout(300)
+            touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": 195, "y": 330}]})
+            touch.send(
+                "Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": 195 + dx, "y": 330 + dy}]}
+            )
+            page.wait_for_selector("#swipe-label.on")
+            touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+            wait_for_js(page, f"before => {LOADED} !== before", before)
+            assert choice
+        tap(page, "[data-choice=right]")
+        answers = wait_for_answers(server, 5)
+    assert [row.choice for row in answers] == [*choices, "right"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_contrast(browser: Browser, server: Server, scheme: Any) -> None:
+    with opened(browser, server, color_scheme=scheme) as page:
+        press(page, "l")
+        page.keyboard.press("h")
+        page.wait_for_selector("#help-dialog[open]")
+        found = page.evaluate(CONTRASTS)
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
+    assert len(found) > 30 and not [(ratio, name) for ratio, name in found if ratio < 4.5]
+
+
+def test_task_and_notes_are_text_never_html(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        assert "<img src=x" in page.inner_text("#task") and page.query_selector("#task img") is None
+        page.keyboard.press("f")
+        page.fill("#note", "<script>document.title='run'</script>")
+        page.keyboard.press("Enter")
+        press(page, "l")
+        answer = wait_for_answers(server, 1)[0]
+        page.keyboard.press("g")
+        page.wait_for_selector("#gallery .thumb:has-text('<script>')")
+        assert page.title() != "run" and page.query_selector("#gallery script") is None
+    assert answer.flag and answer.note.startswith("<script>")
+
+
+def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> None:
+    make_store(tmp_path, 1, {"goal": "9"})
+    with running(tmp_path) as server, contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        queue = LabelQueue(db)
+        with opened(browser, server) as page:
+            press(page, "l")
+            page.wait_for_selector("#waiting-reason:has-text('no training run is connected')")
+            queue.beat("run", {"status": "Waiting for clips from the agent (1 of 2)", "line": "Gathering labels"})
+            page.wait_for_selector("#waiting-reason:has-text('1 of 2')")
+            queue.submit(pairs(1, first_seed=1000))
+            assert wait_for_pair(page)
+            queue.set_setting("goal", "2")
+            press(page, "r")
+            page.wait_for_selector("#waiting-reason:has-text('Thank you')")
+
+
+def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server) -> None:
+    other = server.client("other")
+    with opened(browser, server) as page:
+        first = wait_for_pair(page)
+        press(page, "s")
+        wait_until(lambda: first in {lease["comparison_id"] for lease in other.next(1)}, "given to somebody else")
+        page.keyboard.press("p")
+        page.wait_for_selector("#resume")
+        wait_until(lambda: len(other.next(8)) == 8, "all are free")
+        page.keyboard.press("l")  # any key goes on, and is no answer
+        assert wait_for_pair(page)
+        assert rows(server) == []
+
+
+def test_speed_is_remembered_and_pause_holds_the_frame(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.keyboard.press("]")
+        page.reload()
+        wait_for_pair(page)
+        assert page.input_value("#speed") == "2"
+        page.keyboard.press(" ")
+        page.wait_for_selector("#pause:has-text('Play')")
+        at = page.evaluate("document.querySelector('#scrub').value")
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.querySelector('#scrub').value") == at
+        press(page, "l")
+        assert wait_for_answers(server, 1)[0].speed == 2
+
+
+def test_a_wrong_link_says_what_to_do(browser: Browser, server: Server) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"http://{server.address.host}:{server.address.port}/")
+    page.wait_for_selector("#token-dialog[open]:has-text('whole link')")
+    page.fill("#token", server.link)
+    page.keyboard.press("Enter")
+    assert wait_for_pair(page)
+    context.close()

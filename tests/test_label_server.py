@@ -1,0 +1,464 @@
+"""The labelling server as it runs: every route and field, answers that survive it, and who may talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+
+import label_server.app as app_module
+from label_queue import LabelQueue
+from label_server import security
+from label_server.app import LabelApp
+from label_server.clips import encode_sheet
+from label_server.schema import ROUTES, problem
+from label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, run_token
+from label_server.status import curves, status
+from pref_db import PrefDB
+from tests.labelling import Server, make_store, running, segment
+
+ROOT = Path(__file__).parent.parent
+GETS = [path for path, methods in ROUTES.items() if "get" in methods]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for the tests that leave each other alone: each takes a labeller's name of its own."""
+    folder = tmp_path_factory.mktemp("run")
+    settings = {"task": "Keep <b>left</b>", "repeat_share": "0", "true_reward": "0"}
+    make_store(folder, 60, settings)
+    (folder / "web").mkdir()
+    (folder / "web" / "episode.mp4").write_bytes(b"not really a film")
+    (folder / "progress.csv").write_text("steps,labels,episode_return\n0,1,-21\n100,2,-20\n")
+    with running(folder) as found:
+        yield found
+
+
+def stored(folder: Path) -> list[tuple[Any, ...]]:
+    """Every row that labelling may change."""
+    db = PrefDB.open(folder / "prefs.db", read_only=True)
+    with contextlib.closing(db):
+        return [row for table in ("answer", "query", "lease", "setting") for row in db.read(f"SELECT * FROM {table}")]
+
+
+def test_every_route_gives_what_the_description_says(server: Server) -> None:
+    client = server.client("route")
+    code, description = client.get("/openapi.json")
+    assert code == 200 and set(description["paths"]) == set(ROUTES)
+    first, second, third = client.next(3)
+    replies: dict[tuple[str, str], tuple[int, Any]] = {
+        ("post", "/api/answer"): client.answer(first, "left", "route-1", flag=True, note="odd", watched_ms=5),
+        ("post", "/api/next"): client.post("/api/next", {"n": 2}),
+        ("post", "/api/renew"): client.post("/api/renew", {"tokens": [second["token"]]}),
+        ("post", "/api/release"): client.post("/api/release", {"tokens": [third["token"]]}),
+        ("post", "/api/login"): client.post("/api/login", {"token": server.token, "labeller": "route"}),
+        ("post", "/api/name"): client.post("/api/name", {"labeller": "route"}),
+        ("post", "/api/invite"): client.post("/api/invite", {"labeller": "guest"}),
+    }
+    seq = replies["post", "/api/answer"][1]["seq"]
+    edit = {"client_id": "route-2", "seq": seq, "choice": "right"}
+    replies["post", "/api/edit"] = client.post("/api/edit", edit)
+    for path in ("/api/me", "/api/status", "/api/history", "/api/curves", "/api/quality", "/openapi.json"):
+        replies["get", path] = client.get(path)
+    replies["post", "/api/undo"] = client.post("/api/undo", {"seq": None})
+    other_kinds = {("get", path) for path in ("/api/events", "/api/clip/{segment}", "/api/episode", "/api/export")}
+    assert set(replies) | other_kinds == {(m, path) for path, methods in ROUTES.items() for m in methods}
+    for (method, path), (code, reply) in replies.items():
+        operation = description["paths"][path][method]["responses"]["200"]
+        schema = operation["content"]["application/json"]["schema"]
+        assert code == 200 and problem(reply, schema) is None, (path, code, reply, problem(reply, schema))
+    assert replies["get", "/api/history"][1]["rows"][0]["note"] == "odd"
+    client.answer(client.next()[0], "equal", "route-3")
+    for path, kind in (("/api/export", "jsonl"), ("/api/export?format=csv", "csv"), ("/api/episode", "mp4")):
+        code, data, headers = client.request("GET", path)
+        assert code == 200 and data and headers["Content-Type"].split(";")[0].endswith(kind)
+
+
+def test_a_clip_is_every_frame_without_loss_and_may_be_kept_for_ever(server: Server) -> None:
+    client = server.client("clip")
+    lease = client.next()[0]
+    code, data, headers = client.request("GET", f"/api/clip/{lease['left']}")
+    assert code == 200 and headers["Content-Type"] == "image/webp" and "immutable" in headers["Cache-Control"]
+    db = PrefDB.open(server.folder / "prefs.db", read_only=True)
+    frames = db.segment(lease["left"]).frames()
+    db.close()
+    n, width, height, columns = (int(headers[f"X-{name}"]) for name in ("Frames", "Width", "Height", "Columns"))
+    assert (n, height, width) == frames.shape[:3] and float(headers["X-Fps"]) == 15
+    (server.folder / "sheet.webp").write_bytes(data)
+    sheet = np.asarray(Image.open(server.folder / "sheet.webp").convert("RGB"))
+    for i, frame in enumerate(frames):
+        y, x = i // columns * height, i % columns * width
+        assert np.array_equal(sheet[y : y + height, x : x + width], frame), i
+
+
+def test_long_clips_have_several_rows_and_grey_ones_are_shown_grey() -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (60, 210, 160, 3)).astype(np.uint8)
+    _, columns = encode_sheet(frames)
+    assert columns == 25
+    with pytest.raises(ValueError, match="do not fit"):
+        encode_sheet(np.zeros((1000, 210, 160, 3), np.uint8))
+    grey = segment(1, colour=False).frames()
+    assert (grey[..., 0] == grey[..., 1]).all()
+
+
+def test_refresh_keeps_the_pairs_and_nobody_is_given_anothers(server: Server) -> None:
+    one, other = server.client("one"), server.client("other")
+    first = one.next(3)
+    assert [lease["token"] for lease in server.client("one").next(3)] == [lease["token"] for lease in first]
+    theirs = {lease["comparison_id"] for lease in other.next(3)}
+    assert theirs.isdisjoint(lease["comparison_id"] for lease in first)
+
+
+def test_answers_are_stored_once(server: Server) -> None:
+    client = server.client("once")
+    lease = client.next()[0]
+    assert client.answer(lease, "left", "once-1")[1]["status"] == "stored"
+    code, receipt = client.answer(lease, "left", "once-1")
+    assert (code, receipt["status"]) == (200, "known")
+    code, receipt = client.answer(lease, "right", "once-2")
+    assert (code, receipt["status"]) == (409, "conflict")
+    rows = client.get("/api/history")[1]["rows"]
+    assert [(row["choice"], row["left"]) for row in rows] == [("left", lease["left"])]
+
+
+def test_undo_takes_back_the_answer_that_was_meant(server: Server) -> None:
+    client = server.client("undo")
+    first, second = client.next(2)
+    seq = client.answer(first, "left", "undo-1")[1]["seq"]
+    newest = client.answer(second, "equal", "undo-2")[1]["seq"]
+    assert client.post("/api/undo", {"seq": seq})[0] == 409, "a try that is repeated must not undo another answer"
+    lease = client.post("/api/undo", {"seq": newest})[1]["lease"]
+    assert {key: lease[key] for key in ("token", "left", "right")} == {k: second[k] for k in ("token", "left", "right")}
+    assert client.next()[0]["token"] == second["token"], "the pair is first again"
+    assert client.post("/api/undo", {"seq": None})[1]["lease"]["token"] == first["token"]
+    assert client.post("/api/undo", {"seq": None})[1]["lease"] is None
+
+
+def test_edit_changes_ones_own_effective_answer_only(server: Server) -> None:
+    client = server.client("edit")
+    seq = client.answer(client.next()[0], "left", "edit-1", flag=True, note="n")[1]["seq"]
+    code, receipt = client.post("/api/edit", {"client_id": "edit-2", "seq": seq, "choice": "equal"})
+    assert code == 200 and receipt["status"] == "stored"
+    row = client.get("/api/history")[1]["rows"][0]
+    assert (row["seq"], row["choice"], row["flag"], row["note"]) == (receipt["seq"], "equal", True, "n")
+    assert client.post("/api/edit", {"client_id": "edit-3", "seq": seq, "choice": "left"})[0] == 409, (
+        "no longer effective"
+    )
+    other = server.client("edit other")
+    assert other.post("/api/edit", {"client_id": "edit-4", "seq": row["seq"], "choice": "left"})[0] == 409
+    assert len(client.get("/api/history?choice=equal")[1]["rows"]) == 1
+    assert client.get("/api/history?choice=left")[1]["rows"] == []
+    assert len(client.get("/api/history?flag=true")[1]["rows"]) == 1
+
+
+def test_leaving_gives_the_pairs_back_but_not_to_a_page_that_is_loaded_again(tmp_path: Path) -> None:
+    make_store(tmp_path, 2)
+    with running(tmp_path) as server:
+        one, other = server.client("one"), server.client("other")
+        held = one.next(2)
+        tokens = [lease["token"] for lease in held]
+        one.post("/api/release", {"tokens": tokens, "leaving": True})
+        assert [lease["token"] for lease in one.next(2)] == tokens, "a reload keeps them"
+        one.post("/api/release", {"tokens": tokens, "leaving": True})
+        deadline = time.monotonic() + 60
+        while not (given := other.next(2)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert {lease["comparison_id"] for lease in given} == {lease["comparison_id"] for lease in held}
+
+
+def test_answers_and_cookies_survive_the_servers_death(tmp_path: Path) -> None:
+    make_store(tmp_path, 10)
+    with running(tmp_path) as server:
+        client = server.client("kill")
+        leases = client.next(4)
+        client.answer(leases[0], "left", "kill-1")
+        server.kill()
+        server.start()
+        assert client.answer(leases[0], "left", "kill-1")[1]["status"] == "known"
+        assert client.answer(leases[1], "right", "kill-2")[1]["status"] == "stored"
+        assert [lease["token"] for lease in client.next(2)] == [lease["token"] for lease in leases[2:]]
+
+
+def test_events_tell_of_new_labels(server: Server) -> None:
+    client, listener = server.client("events"), server.client("listener")
+    connection = http.client.HTTPConnection(server.address.host, server.address.port, timeout=60)
+    connection.request("GET", "/api/events", headers={"Cookie": listener.cookie})
+    response = connection.getresponse()
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+
+    def statuses() -> Iterator[dict[str, Any]]:
+        for line in response:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+    stream = statuses()
+    before = next(stream)["labels"]
+    client.answer(client.next()[0], "left", "events-1")
+    assert any(status["labels"] == before + 1 for status in stream)
+    connection.close()
+
+
+def test_the_server_needs_nothing_of_the_run() -> None:
+    """It is a small process beside the training, and the library's without it."""
+    program = (
+        "import sys, label_server; print(*{'torch', 'gymnasium', 'envs', 'a2c', 'run', 'processes'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == ""
+
+
+# Security
+
+
+def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
+    token = run_token(tmp_path)
+    assert len(token) == 32 and run_token(tmp_path) == token
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    os.chmod(tmp_path / "token", 0o644)
+    run_token(tmp_path)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600, "a copied folder is mended"
+
+
+def test_the_cookie_cannot_be_read_by_scripts_or_sent_by_other_pages(server: Server) -> None:
+    body = json.dumps({"token": server.token, "labeller": "cookie"}).encode()
+    _, _, headers = server.anonymous().request("POST", "/api/login", body)
+    attributes = {part.strip().lower() for part in headers["Set-Cookie"].split(";")}
+    assert {"httponly", "samesite=strict", "path=/"} <= attributes
+    assert server.token not in headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_without_a_cookie_nothing_is_told(server: Server, path: str) -> None:
+    path = path.replace("{segment}", "0" * 64)
+    anonymous = server.anonymous()
+    expected = 200 if path == "/openapi.json" else 401
+    assert anonymous.request("GET", path)[0] == expected
+    anonymous.cookie = f"{Sessions(server.token).cookie_name}=MW1l.{'0' * 64}"
+    assert anonymous.request("GET", path)[0] == expected, "a cookie that we have not signed"
+
+
+@pytest.mark.parametrize("path", [p for p, methods in ROUTES.items() if "post" in methods and p != "/api/login"])
+def test_without_a_cookie_nothing_is_done(server: Server, path: str) -> None:
+    assert server.anonymous().post(path, {})[0] == 401
+
+
+def test_an_invitation_is_for_one_name(server: Server) -> None:
+    owner = server.client("owner")
+    token = owner.post("/api/invite", {"labeller": "Ann"})[1]["token"]
+    guest = server.anonymous()
+    assert guest.post("/api/login", {"token": token, "labeller": "Bob"})[0] == 403
+    assert guest.post("/api/login", {"token": token, "labeller": "Ann"})[0] == 200
+    assert guest.get("/api/me")[1]["labeller"] == "Ann"
+    assert guest.post("/api/name", {"labeller": "Bob"})[0] == 403
+    assert guest.post("/api/invite", {"labeller": "Bob"})[0] == 403
+
+
+def test_a_name_is_asked_for_where_others_can_come_in(server: Server, tmp_path: Path) -> None:
+    client = server.anonymous()
+    assert client.post("/api/login", {"token": server.token})[1]["labeller"] == "me"
+    make_store(tmp_path, 1)
+    with running(tmp_path, host="0.0.0.0") as wide:
+        client = wide.anonymous()
+        _, reply = client.post("/api/login", {"token": wide.token})
+        assert reply["labeller"] is None and not client.cookie
+
+
+def test_after_ten_wrong_tokens_even_the_right_one_has_to_wait(tmp_path: Path) -> None:
+    make_store(tmp_path, 1)
+    with running(tmp_path) as server:
+        client, inside = server.anonymous(), server.client("inside")
+        codes = [client.post("/api/login", {"token": "0" * 32})[0] for _ in range(10)]
+        assert codes == [403] * 10
+        assert client.post("/api/login", {"token": server.token})[0] == 429
+        assert inside.get("/api/me")[0] == 200, "who is in stays in"
+    clock = [0.0]
+    attempts = Attempts(lambda: clock[0])
+    for _ in range(10):
+        attempts.failed("a")
+    assert attempts.blocked("a") and not attempts.blocked("b")
+    clock[0] = 61
+    assert not attempts.blocked("a")
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "allowed"),
+    [
+        ("127.0.0.1:8765", "127.0.0.1", True),
+        ("localhost:9", "127.0.0.1", True),
+        ("[::1]:8765", "127.0.0.1", True),
+        ("evil.example", "127.0.0.1", False),
+        ("10.0.0.5:8765", "127.0.0.1", False),
+        ("10.0.0.5:8765", "0.0.0.0", True),
+        ("evil.example:8765", "0.0.0.0", False),
+        ("labels.example", "labels.example", True),
+        ("", "127.0.0.1", False),
+    ],
+)
+def test_hosts(host: str, bound: str, allowed: bool) -> None:
+    assert host_allowed(host, bound) is allowed
+
+
+def test_other_names_and_pages_are_refused(server: Server) -> None:
+    client = server.client("guard")
+    assert client.request("GET", "/api/me", headers={"Host": "evil.example"})[0] == 400
+    body = b'{"n": 1}'
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", ""):
+        assert client.request("POST", "/api/next", body, {"Origin": origin})[0] == 403, origin
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        assert client.request("POST", "/api/next", body, {"Content-Type": kind})[0] == 415
+    assert (
+        client.request("GET", "/", headers={"Origin": "http://evil.example"})[2]["Access-Control-Allow-Origin"] is None
+    )
+
+
+def test_every_reply_has_the_headers(server: Server) -> None:
+    client = server.client("headers")
+    for path in ("/", "/static/main.js", "/api/me", "/nowhere", "/api/clip/x"):
+        _, _, headers = client.request("GET", path)
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"], path
+
+
+def test_bodies_are_bounded_and_checked(server: Server) -> None:
+    client = server.client("bodies")
+    lease = client.next()[0]
+    assert client.request("POST", "/api/next", b" " * 20_000)[0] == 413
+    for body in (b"", b"{", b"[]", b'{"n": 0}', b'{"n": 9}', b'{"n": true}', b'{"n": 1, "x": 1}', b"[" * 5000):
+        assert client.request("POST", "/api/next", body)[0] in (400, 422), body[:20]
+    wrong: dict[str, Any]
+    for wrong in (
+        {"choice": "both"}, {"note": "x" * 501}, {"speed": 100}, {"speed": float("nan")}, {"watched_ms": -1},
+        {"shown_at": 1e300}, {"token": "a" * 65}, {"comparison_id": "../token"}, {"client_id": "a b"}, {"replays": 0.5},
+    ):  # fmt: skip
+        fields = {**lease, "choice": "left", "client_id": "bodies-1", **wrong}
+        sent = {key: fields[key] for key in ("token", "comparison_id", "choice", "client_id", *wrong)}
+        assert client.post("/api/answer", {"shown_at": 1.0, "answered_at": 2.0, **sent})[0] == 422, wrong
+    assert client.get("/api/history")[1]["rows"] == []
+    assert client.answer({**lease, "token": "0" * 32}, "left", "bodies-2")[0] == 422, "no such lease"
+    for name in ("", "x" * 41, "a\nb", "   "):
+        assert client.post("/api/name", {"labeller": name})[0] == 422
+
+
+def test_reading_changes_nothing(server: Server) -> None:
+    client = server.client("reader")
+    lease = server.client("writer").next()[0]
+    before = stored(server.folder)
+    for path in GETS:
+        if path != "/api/events":
+            client.request("GET", path.replace("{segment}", lease["left"]))
+        for method in ("POST", "PUT", "DELETE"):
+            assert client.request(method, path, b"{}")[0] in (401, 403, 405, 422) or "post" in ROUTES[path]
+    for path in ROUTES:
+        if "get" not in ROUTES[path]:
+            assert client.request("GET", path)[0] == 405
+    assert stored(server.folder) == before
+
+
+def test_no_file_but_the_pages_own_is_served(server: Server) -> None:
+    client = server.client("paths")
+    for path in (
+        "/api/clip/../../web/token", "/api/clip/..%2f..%2ftoken", "/api/clip/%00", "/api/clip//etc/passwd",
+        f"/api/clip/{'0' * 63}%0a", f"/api/clip/{'0' * 64}", "/static/../app.py", "/static/..%2fapp.py",
+        "/static//etc/passwd", "/static/%00", "/static/", "/static",
+    ):  # fmt: skip
+        status, data, _ = client.request("GET", path)
+        assert status in (307, 404, 400) and b"import" not in data and b"root:" not in data, (path, status)
+
+
+@contextlib.contextmanager
+def in_this_process(folder: Path) -> Iterator[int]:
+    """A server in a thread, so that its patience can be shortened; gives its port."""
+    app = LabelApp(folder / "prefs.db", folder, "0" * 32, "127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(app.asgi, http=TimedProtocol, log_config=None, timeout_graceful_shutdown=1))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        bound.listen()
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            yield bound.getsockname()[1]
+        finally:
+            app.stopping = server.should_exit = True
+            thread.join()
+
+
+def test_who_dawdles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(tmp_path, 1)
+    monkeypatch.setattr(security, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.2)
+    with in_this_process(tmp_path) as port:
+        head = "POST /api/login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
+        for sent, reply in (
+            (head, b""),
+            (f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{", b"408"),
+        ):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+            connection.sendall(sent.encode())
+            received = b""
+            while chunk := connection.recv(4096):
+                received += chunk
+            assert reply in received and (reply or not received)
+            connection.close()
+
+
+def test_cells_that_a_spreadsheet_would_run_are_escaped(server: Server) -> None:
+    client = server.client("=HYPERLINK(1)")
+    client.answer(client.next()[0], "left", "csv-1", note="@SUM(A1)")
+    table = client.request("GET", "/api/export?format=csv")[1].decode()
+    assert "'=HYPERLINK(1)" in table and "'@SUM(A1)" in table and ",=HYPERLINK" not in table
+    lines = client.request("GET", "/api/export")[1].decode().splitlines()
+    assert any(json.loads(line)["labeller"] == "=HYPERLINK(1)" for line in lines)
+    assert not any("token" in json.loads(line) for line in lines)
+
+
+# What is said while there is nothing to show
+
+
+def test_the_true_reward_is_shown_in_evaluation_mode_only(server: Server, tmp_path: Path) -> None:
+    client = server.client("curves")
+    assert [curve["name"] for curve in client.get("/api/curves")[1]["curves"]] == ["Labels"]
+    (tmp_path / "progress.csv").write_text("steps,labels,episode_return\n0,1,-21\n100,2,-20\n200,3\n300,nan,half a ro")
+    names = [curve["name"] for curve in curves(tmp_path, true_reward=True)]
+    assert names == ["Labels", "True return"]
+
+
+def test_the_reason_why_there_is_no_pair(tmp_path: Path) -> None:
+    make_store(tmp_path, 1, {"goal": "5"})
+    clock = [1000.0]
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        queue = LabelQueue(db, clock=lambda: clock[0])
+
+        def reason() -> str:
+            return status(queue, tmp_path, clock[0])["reason"]
+
+        assert reason() == ""
+        lease = queue.claim("a")[0]
+        assert "with other people" in reason()
+        queue.beat("run", {"status": "Waiting for clips from the agent (1 of 2)"})
+        queue.release([lease.token])
+        queue.withdraw(10**9)
+        with db.transaction() as connection:
+            connection.execute("UPDATE query SET state = 'withdrawn'")
+        assert reason() == "Waiting for clips from the agent (1 of 2)"
+        clock[0] += 42
+        assert "last heard of 42 seconds ago" in reason() and "kept" in reason()
+        queue.set_setting("goal", "0")
+        assert "42 seconds" in reason()

@@ -1,0 +1,305 @@
+"""Labelling in a real pseudo-terminal: presses become answers, the screen shows the clips and is given back."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from label_queue import LabelQueue
+from pref_db import PrefDB, Segment, encode_frames
+from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, fitted, to_256
+
+ROOT = Path(__file__).parent.parent
+# A person at the terminal, without the rest of the command, whose imports take seconds.
+LABELLING = """
+import itertools, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+import terminal
+from gatherers import PersonGatherer
+from person import open_screen
+from pref_db import Comparison, PrefDB
+db = PrefDB.open(sys.argv[1])
+terminal.GUARD_SECONDS = float(sys.argv[2])
+segments = list(db.segments())
+gatherer = PersonGatherer(db, *open_screen("terminal"), "ann")
+try:
+    gatherer.submit([Comparison(a, b, False) for a, b in itertools.combinations(segments, 2)])
+    while not gatherer.ended:
+        n_rows = db.read("SELECT count(*) FROM answer")[0][0]
+        gatherer.tell(f"Label {db.n_labels() + 1}, after {n_rows} answers", {})
+        gatherer.drain()
+        time.sleep(0.002)
+except KeyboardInterrupt:
+    sys.exit(130)
+finally:
+    print("printed at the end")
+    gatherer.close()
+    db.close()
+"""
+RED, BLUE = (200, 30, 40), (30, 60, 210)
+DEADLINE = 240
+
+
+def segment(seed: int, colour: tuple[int, int, int], steps: int = 8) -> Segment:
+    """A clip in one colour whose brightness changes from frame to frame."""
+    rng = np.random.default_rng(seed)
+    observations = rng.integers(0, 256, (steps, 2)).astype(np.float32)
+    frames = np.full((steps, 20, 16, 3), colour, np.uint8)
+    frames[:, :4] = (20 * np.arange(steps))[:, None, None, None]
+    arrays = (observations, np.zeros(steps, np.int64), np.zeros(steps, np.float32))
+    return Segment("Test-v0", *arrays, 1, policy_step=seed, seed=seed, fps=15.0, view=encode_frames(frames))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", "Test-v0", 8)) as db:
+        db.add_segments([segment(seed, RED if seed % 2 else BLUE) for seed in range(6)])
+    return tmp_path
+
+
+class Terminal:
+    """A pseudo-terminal in which a person labels."""
+
+    def __init__(self, folder: Path, columns: int = 80, rows: int = 24, guard: float = 0.0, **environment: str) -> None:
+        self.folder, self.seen, self.mark = folder, b"", 0
+        self.master, self.slave = pty.openpty()
+        self.resize(columns, rows)
+        self.before = termios.tcgetattr(self.slave)
+        kept = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "COLORTERM")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LABELLING, str(folder / "prefs.db"), str(guard)],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={**kept, "COLORTERM": "truecolor", **environment},
+            start_new_session=True,
+            preexec_fn=self._take_terminal,
+            cwd=ROOT,
+        )
+
+    def _take_terminal(self) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.mark = len(self.seen)
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read_until(self, done: Callable[[], Any]) -> None:
+        """Reads what is drawn until `done`; fails after a while, or if the command ends first."""
+        deadline = time.monotonic() + DEADLINE
+        while not done():
+            assert time.monotonic() < deadline, self.seen[-2000:]
+            if select.select([self.master], [], [], 0.05)[0]:
+                self.seen += os.read(self.master, 65536)
+            elif self.process.poll() is not None:
+                assert done(), self.seen[-2000:]
+
+    def wait_for(self, text: str) -> None:
+        """Waits for text that was drawn since the last press."""
+        self.read_until(lambda: text.encode() in self.seen[self.mark :])
+
+    def press(self, keys: str) -> None:
+        self.mark = len(self.seen)
+        os.write(self.master, keys.encode())
+
+    def answers(self) -> list[tuple[Any, ...]]:
+        with contextlib.closing(PrefDB.open(self.folder / "prefs.db", read_only=True)) as db:
+            columns = "choice, preferred = shown_left, labeller, flag, replays, speed"
+            return db.read(f"SELECT {columns} FROM answer ORDER BY seq")
+
+    def answer(self, keys: str) -> tuple[Any, ...]:
+        """Presses keys once a pair is shown; gives back the answer that comes of it."""
+        before = len(self.answers())
+        self.wait_for(f"after {before} answers")
+        self.press(keys)
+        self.read_until(lambda: len(self.answers()) > before)
+        assert len(self.answers()) == before + 1
+        return self.answers()[-1]
+
+    def ended(self) -> int:
+        self.read_until(lambda: self.process.poll() is not None and not select.select([self.master], [], [], 0.2)[0])
+        return self.process.returncode
+
+    def assert_restored(self) -> None:
+        assert termios.tcgetattr(self.slave) == self.before
+        assert self.seen.count(ENTER.encode()) == 1 and self.seen.count(LEAVE.encode()) == 1
+        assert self.seen.rindex(LEAVE.encode()) > self.seen.rindex("▀".encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@contextlib.contextmanager
+def terminal(folder: Path, **options: Any) -> Iterator[Terminal]:
+    one = Terminal(folder, **options)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> None:
+    with terminal(folder) as screen:
+        screen.wait_for("LEFT")
+        screen.wait_for("Label 1")
+        for red, green, blue in (RED, BLUE):
+            screen.wait_for(f"8;2;{red};{green};{blue}")
+        assert screen.answer("l")[:3] == ("preferred", 1, "ann")
+        assert screen.answer("\x1b[C")[:2] == ("preferred", 0)
+        assert screen.answer("E")[0] == "equal"
+        assert screen.answer("\r")[0] == "incomparable"
+        assert screen.answer("u")[0] == "retracted"
+        screen.wait_for("after 5 answers")
+        screen.press("]")
+        screen.wait_for("2x speed")
+        screen.press("f")
+        screen.wait_for("marked")
+        screen.press("?")
+        screen.wait_for("Notes and the gallery need a browser")
+        screen.press("?")
+        screen.wait_for("after 5 answers")
+        screen.press("\x1b[H\x1b[D")
+        screen.wait_for("after 6 answers")
+        assert screen.answers()[-1] == ("preferred", 1, "ann", 1, 1, 2.0)
+        screen.press("p")
+        screen.wait_for("A break")
+        screen.press("\x04")
+        assert screen.ended() == 0
+        screen.assert_restored()
+        assert screen.seen.rindex(b"printed at the end") > screen.seen.rindex(LEAVE.encode())
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        assert (db.n_labels(), LabelQueue(db).counts().leased) == (4, 0)
+
+
+def test_a_key_that_is_held_down_is_one_answer(folder: Path) -> None:
+    with terminal(folder) as screen:
+        assert screen.answer("l" * 40)[0] == "preferred"
+        screen.answer("e")
+
+
+def test_keys_are_ignored_while_nobody_can_have_seen_the_pair(folder: Path) -> None:
+    with terminal(folder, guard=1000.0) as screen:
+        screen.wait_for("Label 1")
+        screen.press("lrefs]")
+        screen.wait_for("2x speed")
+        assert screen.answers() == []
+
+
+@pytest.mark.parametrize(("end", "status"), [("interrupt", 130), ("terminate", 130), ("damage", 1)])
+def test_every_end_gives_the_terminal_back(folder: Path, end: str, status: int) -> None:
+    with terminal(folder) as screen:
+        screen.answer("l")
+        screen.wait_for("after 1 answers")
+        if end == "interrupt":
+            screen.press("\x03")
+        elif end == "terminate":
+            os.kill(screen.process.pid, signal.SIGTERM)
+        else:  # a part of the program fails
+            with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+                db._connection().execute("DROP TABLE lease")
+            screen.press("u")
+        assert screen.ended() == status
+        screen.assert_restored()
+        assert len(screen.answers()) == 1
+
+
+def test_a_small_terminal_says_what_it_needs_and_goes_on_when_it_is_larger(folder: Path) -> None:
+    with terminal(folder, columns=30, rows=10) as screen:
+        screen.wait_for("30 x 10 is too small")
+        assert "▀".encode() not in screen.seen
+        screen.resize(100, 30)
+        screen.wait_for("▀")
+        screen.read_until(lambda: b"Label 1" in screen.seen)
+        screen.resize(44, 16)
+        screen.wait_for("\x1b[2J")
+        screen.answer("e")
+
+
+def test_256_colours_where_the_terminal_does_not_say_that_it_has_all(folder: Path) -> None:
+    with terminal(folder, COLORTERM="") as screen:
+        screen.wait_for("▀")
+        assert b"8;2;" not in screen.seen and re.search(rb"[34]8;5;\d+", screen.seen)
+
+
+def test_only_cells_that_change_are_sent(folder: Path) -> None:
+    """Of a clip in which a strip changes, the rest is sent once."""
+    with terminal(folder) as screen:
+        screen.wait_for("Label 1")
+        colour = f"8;2;{RED[0]};{RED[1]};{RED[2]}".encode()
+        screen.read_until(lambda: screen.seen.count(b"\x1b[?2026h") > 5)
+        before = screen.seen.count(colour)
+        assert before > 0
+        frames = screen.seen.count(b"\x1b[?2026h")
+        screen.read_until(lambda: screen.seen.count(b"\x1b[?2026h") > frames + 20)
+        assert screen.seen.count(colour) == before
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def presses(*timed: tuple[float, str]) -> list[str]:
+    """What comes of bytes at times, looked at every 5 ms."""
+    clock = Clock()
+    keys, taken, waiting = Keys(clock), list[str](), list(timed)
+    for step in range(1000):
+        clock.now = 100.0 + step * 0.005
+        while waiting and waiting[0][0] <= step * 0.005:
+            keys.feed(waiting.pop(0)[1].encode())
+        taken += keys.take()
+    return taken
+
+
+def test_held_keys_count_once_and_deliberate_presses_each() -> None:
+    held = [(0.0, "l"), *((0.5 + 0.03 * i, "l") for i in range(60))]
+    assert presses(*held) == ["left"]
+    assert presses(*((0.4 * i, "l") for i in range(5))) == ["left"] * 5
+    assert presses((0, "l"), (0.1, "r"), (0.2, "l"), (0.3, "e")) == ["left", "right", "left", "equal"]
+    assert presses(*((0.03 * i, ".") for i in range(5))) == ["forward"] * 5, "stepping may be held"
+    assert REPEAT_SECONDS < 0.25 and HELD_SECONDS > 0.66
+
+
+def test_arrows_come_whole_or_in_parts_and_escape_alone_is_a_key() -> None:
+    assert presses((0, "\x1b[D"), (0.2, "\x1bOC")) == ["left", "right"]
+    assert presses((0, "\x1b"), (0.01, "["), (0.02, "A")) == ["equal"]
+    assert presses((0, "\x1b")) == ["close"]
+    assert presses((0, "\x1b[5~"), (0.1, "ü~x")) == []
+
+
+def test_frames_are_scaled_to_the_cells_with_their_proportions() -> None:
+    frame = np.zeros((210, 160, 3), np.uint8)
+    frame[:, 80:] = 255
+    for columns, rows in ((40, 19), (10, 40), (400, 200)):
+        pixels = fitted(frame, columns, rows)
+        height, width, _ = pixels.shape
+        assert width <= columns and height <= 2 * rows and height % 2 == 0
+        assert width / height == pytest.approx(160 / 210, rel=0.1)
+        assert pixels[0, 0, 0] == 0 and pixels[-1, -1, 0] == 255
+
+
+def test_the_nearest_of_256_colours() -> None:
+    colours = np.array([[0, 0, 0], [255, 255, 255], [255, 0, 0], [128, 128, 128], [95, 135, 175]], np.uint8)
+    assert to_256(colours).tolist() == [16, 231, 196, 244, 67]

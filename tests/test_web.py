@@ -1,0 +1,125 @@
+"""`--ui web` at the real command: the printed link works, answers end the run, and the server's death does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from label_server import Address
+from label_server.server import PROCESS
+from pref_db import PrefDB
+from processes import UserError
+from tests.labelling import Client, make_store, segment
+from tests.test_run import DEADLINE, DOT, ROOT, alive, run, started, wait_for
+from web import PageConfig
+
+SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
+
+
+@contextmanager
+def logged_in(process: subprocess.Popen[str]) -> Iterator[Client]:
+    """Somebody who opens the link that the run prints."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})", line):
+            break
+    else:
+        raise AssertionError("no link was printed")
+    client = Client(Address(found[1], int(found[2])))
+    deadline = time.monotonic() + DEADLINE
+    while client.post("/api/login", {"token": found[3]})[0] != 200:
+        assert time.monotonic() < deadline
+    try:
+        yield client
+    finally:
+        client.connection.close()
+
+
+def ask(client: Client, path: str, body: dict[str, Any], process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Sends it as the page does: again and again while another process keeps the store busy."""
+    replies: list[tuple[int, dict[str, Any]]] = []
+
+    def done() -> bool:
+        replies.append(client.post(path, body))
+        return replies[-1][0] == 200
+
+    wait_for(done, process)
+    return replies[-1][1]
+
+
+def answer(client: Client, n: int, process: subprocess.Popen[str]) -> None:
+    """Answers n pairs as they come."""
+    for choice in ("left", "right", "equal", "left")[:n]:
+        while not (leases := ask(client, "/api/next", {"n": 1}, process)["leases"]):
+            time.sleep(0.05)  # the agent makes clips
+        about = {name: leases[0][name] for name in ("token", "comparison_id")}
+        times = {"shown_at": time.time() - 1, "answered_at": time.time()}
+        ask(client, "/api/answer", {**about, **times, "choice": choice, "client_id": os.urandom(8).hex()}, process)
+
+
+def server_of(pid: int) -> int:
+    """The process of a run's label server."""
+    listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+    return next(pid for pid in listed if Path(f"/proc/{pid}/comm").read_text().strip() == PROCESS)
+
+
+def test_people_label_a_run_in_the_browser(tmp_path: Path) -> None:
+    words = ("gather_initial_prefs", DOT, "--n_initial_prefs", "4", "--run_name", "a", "--task", "Keep left", *SMALL)
+    with started(tmp_path, *words) as process:
+        with logged_in(process) as client:
+            answer(client, 1, process)
+            status = ask(client, "/api/next", {"n": 1}, process)["status"]
+            assert (status["task"], status["goal"]) == ("Keep left", 4)
+            wait_for(lambda: "labels 1/4" in client.get("/api/status")[1].get("trainer", ""), process)
+            segment_id = client.get("/api/history")[1]["rows"][0]["left"]
+            assert client.request("GET", f"/api/clip/{segment_id}")[2]["Content-Type"] == "image/webp"
+            killed = server_of(process.pid)
+            os.kill(killed, signal.SIGKILL)
+            answer(client, 3, process)  # the cookie is as good as before
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, output
+    assert not alive(killed)
+    with closing(PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)) as db:
+        assert db.n_labels() == 4 and {row.teacher for row in db.answers()} == {"person"}
+
+
+def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path) -> None:
+    make_store(tmp_path / "kept", 0)
+    with closing(PrefDB.open(tmp_path / "kept" / "prefs.db")) as db, db.transaction() as rows:
+        for seed in range(6):
+            db.insert_segment(rows, segment(seed))
+    command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0"]
+    with subprocess.Popen([*command, "--max_prefs", "3"], stdout=subprocess.PIPE, text=True) as process:
+        with logged_in(process) as client:
+            answer(client, 3, process)
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0 and "3 labels more" in output, output
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ("gather_initial_prefs", DOT, "--ui", "web", "--web_port", port, "--run_name", "a")
+        result = run(tmp_path, *words, status=1)
+    assert "choose another --web_port" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_settings_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("Keep left.\n")
+    settings = PageConfig(task="t", instructions=str(tmp_path / "words.txt"), web_true_reward=True).settings(9, 5)
+    assert settings["instructions"] == "Keep left.\n" and settings["true_reward"] == "1" and settings["goal"] == "9"
+    with pytest.raises(UserError, match="name a text file"):
+        PageConfig(instructions=str(tmp_path)).settings(9, 5)

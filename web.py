@@ -1,0 +1,178 @@
+"""The labelling page of a run: its server is a child that may die without the run, and is then started again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from channels import Episode
+from gatherers import QueueGatherer
+from label_queue import LabelQueue
+from label_server import DEFAULT_HOST, DEFAULT_PORT, is_loopback, launch, listen, prepare, stop
+from label_server.status import EPISODE
+from pref_db import PrefDB, decode_frames
+from processes import UserError
+from video import write_video
+
+log = logging.getLogger("run")
+
+RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
+TELL_SECONDS = 2.0
+STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
+EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes a few seconds of one core
+
+
+@dataclass(frozen=True)
+class PageConfig:
+    """The page that --ui web serves."""
+
+    web_host: str = DEFAULT_HOST
+    """Address of the page. Any but this machine's own lets in everybody who has the link, over a plain connection."""
+    web_port: int = DEFAULT_PORT
+    """Port of the page; 0 is any free one."""
+    web_true_reward: bool = False
+    """Evaluation mode: the page draws the true reward too, which sways those who label."""
+    task: str = ""
+    """What the agent should do, in one line above the clips."""
+    instructions: str | None = None
+    """Text file with more about the task, for the page's help."""
+    repeat_share: float = 0.05
+    """Share of the pairs that are asked of the same person again, sides swapped, to see how sure they are."""
+    overlap_share: float = 0.1
+    """Share of the pairs that are asked of a second person, while two label."""
+
+    def check(self) -> None:
+        """Raises UserError if a value cannot work."""
+        if not 0 <= self.web_port < 2**16:
+            raise UserError(f"--web_port must lie between 0 and {2**16 - 1}, not {self.web_port}.")
+        for name in ("repeat_share", "overlap_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"--{name} must lie between 0 and 1, not {getattr(self, name)}.")
+        self._text()
+
+    def _text(self) -> str:
+        try:
+            return "" if self.instructions is None else Path(self.instructions).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--instructions cannot be read ({error}); name a text file.") from error
+
+    def settings(self, goal: int, initial_labels: int) -> dict[str, str]:
+        """What the server reads from the store. Raises UserError if the instructions cannot be read."""
+        return {
+            "goal": str(goal),
+            "initial_labels": str(initial_labels),
+            "true_reward": str(int(self.web_true_reward)),
+            "task": self.task,
+            "instructions": self._text(),
+            "repeat_share": str(self.repeat_share),
+            "overlap_share": str(self.overlap_share),
+        }
+
+
+class PageServer:
+    """The server's process. This process keeps the port, so that nobody else gets it while the server restarts."""
+
+    def __init__(self, db_path: Path, run_dir: Path, config: PageConfig) -> None:
+        """Raises OSError if the port is taken."""
+        self._socket = listen(config.web_host, config.web_port)
+        self._arguments = (db_path, run_dir, self._socket)
+        self.address, token = prepare(run_dir, self._socket)
+        self.link = self.address.link(token)
+        self._delay = RESTART_SECONDS
+        self._start()
+
+    def _start(self) -> None:
+        self.process = launch(*self._arguments)
+        self._started = time.monotonic()
+
+    def check(self) -> None:
+        """Starts the server again if it has died; what it knew is in the store."""
+        if self.process.poll() is None:
+            return
+        lived = time.monotonic() - self._started
+        if lived > STEADY_SECONDS:
+            self._delay = RESTART_SECONDS
+        if lived < self._delay:
+            return
+        self._delay = min(2 * self._delay, STEADY_SECONDS)
+        stop(self.process)
+        log.warning("the label server ended with %s; it is started again", self.process.returncode)
+        self._start()
+
+    def close(self) -> None:
+        """Ends the server; may be called twice."""
+        stop(self.process)
+        self._socket.close()
+
+
+class WebGatherer(QueueGatherer):
+    """People answer on the page."""
+
+    def __init__(self, db: PrefDB, run_dir: Path, config: PageConfig, *, goal: int, initial_labels: int) -> None:
+        """Starts the server and says where it is. Raises UserError and OSError."""
+        settings = config.settings(goal, initial_labels)
+        super().__init__(db)
+        queue = LabelQueue(db)
+        for key, value in settings.items():
+            queue.set_setting(key, value)
+        self.line = ""  # how far the run is, for the page
+        self._told, self._told_at = "", 0.0
+        self.server = PageServer(db.path, run_dir, config)
+        print(f"Label in a browser: {self.server.link}", flush=True)
+        if is_loopback(config.web_host):
+            print(
+                f"On another computer: {self.server.address.tunnel()}  and then open the same link there.", flush=True
+            )
+        else:
+            print("Whoever has this link can answer, and the connection is not encrypted.", flush=True)
+
+    def drain(self) -> list[Any]:
+        self.server.check()
+        return super().drain()
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        if status == self._told and time.monotonic() < self._told_at + TELL_SECONDS:
+            return  # each word is written to disk
+        self._told, self._told_at = status, time.monotonic()
+        super().tell(status, {**state, "line": self.line or status})
+
+    def close(self) -> None:
+        self.server.close()
+
+
+class EpisodeFile:
+    """Writes the last full episode as a film for the page, at most one a minute, without holding up the run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / EPISODE
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+
+    def offer(self, episode: Episode) -> None:
+        """Takes an episode, unless the last one was written just now or is being written."""
+        if time.monotonic() < self._next or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next = time.monotonic() + EPISODE_SECONDS
+        self._thread = threading.Thread(target=self._write, args=(episode,), daemon=True, name="episode")
+        self._thread.start()
+
+    def _write(self, episode: Episode) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # on Linux a thread's own
+        try:
+            frames = (decode_frames(data)[0] for data in episode.frames)
+            write_video(self._path, frames, episode.fps)
+        except (OSError, ValueError) as error:
+            log.warning("the episode was not written: %s", error)
+
+    def close(self) -> None:
+        """Waits for the film that is being written."""
+        if self._thread is not None:
+            self._thread.join()
