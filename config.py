@@ -198,6 +198,7 @@ def validate(config: RunConfig) -> None:
         "eval_episodes": (policy.eval_episodes, 1),
         "lr_zero_million_timesteps": (policy.lr_zero_million_timesteps, 0),
         "ent_coef": (policy.ent_coef, 0),
+        "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "ensemble_size": (predictor.ensemble_size, 1),
         "n_initial_epochs": (predictor.n_initial_epochs, 1),

@@ -25,7 +25,10 @@ class PolicyConfig:
     lr_zero_million_timesteps: float = 80.0
     """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant."""
     ent_coef: float = 0.01
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus at the start."""
+    ent_coef_zero_million_timesteps: float = 0.0
+    """Million agent steps at which the weight of the entropy bonus, falling on a line, would reach 0; 0 keeps it
+    constant."""
     gamma: float = 0.99
     """Discount per agent step."""
     gae_lambda: float = 1.0

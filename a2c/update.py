@@ -107,6 +107,7 @@ class Descent:
     n_valid: float  # decisions of all shares, of which the losses are means
     mean: float = 0.0  # subtracted from the advantages
     std: float = 1.0  # then divides them
+    ent_coef: float = 0.0  # weight of the entropy bonus
 
 
 def a2c_update(
@@ -115,7 +116,7 @@ def a2c_update(
     """One step on the whole batch along the advantage-weighted policy gradient."""
     n = len(batch)
     rows = [slice(n * i // crew.size, n * (i + 1) // crew.size) for i in range(crew.size)]
-    return _numbers(_step(policy, optimizer, batch, config, crew, rows, float(batch.valid.sum())))
+    return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=float(batch.valid.sum())))
 
 
 def ppo_update(
@@ -126,19 +127,19 @@ def ppo_update(
     for _ in range(config.ppo_epochs):
         for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
             rows = [share.numpy() for share in indices.tensor_split(crew.size)]
-            figures = _step(policy, optimizer, batch, config, crew, rows, *_statistics(batch, indices))
+            figures = _step(policy, optimizer, batch, config, crew, rows, **_statistics(batch, indices))
     return _numbers(figures)
 
 
-def _statistics(batch: Batch, indices: Tensor) -> list[float]:
+def _statistics(batch: Batch, indices: Tensor) -> dict[str, float]:
     """Number of valid decisions, mean and deviation of their advantages; fewer than two stay as they are."""
     indices = networks.to_device(indices, batch.valid.device)
     valid, advantages = batch.valid[indices].float(), batch.advantages[indices]
     n = valid.sum()
     mean = (advantages * valid).sum() / n.clamp(min=1)
     std = (((advantages - mean) ** 2 * valid).sum() / (n - 1).clamp(min=1)).sqrt() + 1e-8
-    found: list[float] = torch.stack([n, mean, std]).tolist()
-    return found if found[0] >= 2 else [found[0], 0.0, 1.0]
+    found = dict(zip(("n_valid", "mean", "std"), torch.stack([n, mean, std]).tolist(), strict=True))
+    return found if found["n_valid"] >= 2 else {"n_valid": found["n_valid"]}
 
 
 def _step(
@@ -148,10 +149,10 @@ def _step(
     config: PolicyConfig,
     crew: Crew,
     rows: Sequence[slice | np.ndarray],
-    *statistics: float,
+    **statistics: float,
 ) -> dict[str, Tensor]:
     """Moves the weights by the clipped gradient of the three losses together, to which each process adds its rows."""
-    descents = [Descent(share, *statistics) for share in rows]
+    descents = [Descent(share, ent_coef=config.ent_coef, **statistics) for share in rows]
     crew.order("descend", descents)
     with crew.one_thread_each():
         found, losses = gradients(policy, batch, config, descents[0])
@@ -177,7 +178,7 @@ def gradients(
     value_losses = (share.returns - evaluation.values) ** 2
     columns = torch.stack([policy_losses, value_losses, evaluation.entropy])
     losses = (columns * share.valid).sum(1) / max(1.0, descent.n_valid)
-    loss = losses[0] + VALUE_COEF * losses[1] - config.ent_coef * losses[2]
+    loss = losses[0] + VALUE_COEF * losses[1] - descent.ent_coef * losses[2]
     return torch.autograd.grad(loss, policy.weights()), losses.detach()
 
 

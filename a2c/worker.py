@@ -220,9 +220,9 @@ class PolicyWorker:
 
     def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor) -> None:
         """One update on the rollout with these rewards (T, N)."""
-        config, stopwatch = self.config, self.runner.stopwatch
+        stopwatch = self.runner.stopwatch
         with stopwatch.part("update"):
-            self._set_learning_rate()
+            config = self._scheduled()
             rollout.advantages[:] = self._advantages(rollout, rewards)
             rollout.returns[:] = rollout.advantages + rollout.values
             update = ppo_update if config.algo == "ppo" else a2c_update
@@ -231,7 +231,7 @@ class PolicyWorker:
         self.steps += rollout.n_decisions
         self.updates += 1
         self.channels.agent_steps.value = self.steps
-        self._log(rollout, rewards, losses)
+        self._log(rollout, rewards, losses, config)
         if self.updates % config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by:
             self.save()
 
@@ -248,12 +248,18 @@ class PolicyWorker:
             return torch.cat(tuple(self.policy.acted_on))
         return torch.from_numpy(rollout.flat_observations())
 
-    def _set_learning_rate(self) -> None:
-        """Linear decay to 0, as in the paper (appendix A.2)."""
-        zero_at = self.config.lr_zero_million_timesteps * 1e6
-        factor = max(0.0, 1 - self.steps / zero_at) if zero_at else 1.0
+    def _scheduled(self) -> PolicyConfig:
+        """The settings of this moment, which the optimiser takes over: linear decay, as in the paper (appendix A.2)."""
+
+        def falling(start: float, zero_million_timesteps: float) -> float:
+            zero_at = zero_million_timesteps * 1e6
+            return start * (max(0.0, 1 - self.steps / zero_at) if zero_at else 1.0)
+
+        config = self.config
+        lr = falling(config.lr, config.lr_zero_million_timesteps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * factor
+            group["lr"] = lr
+        return replace(config, lr=lr, ent_coef=falling(config.ent_coef, config.ent_coef_zero_million_timesteps))
 
     def _events(self) -> Any:
         """The writer of the TensorBoard curves, made when it is first needed."""
@@ -263,7 +269,7 @@ class PolicyWorker:
             self._writer = SummaryWriter(str(self.run_dir / "events" / "a2c"))
         return self._writer
 
-    def _log(self, rollout: Rollout, rewards: np.ndarray, losses: dict[str, float]) -> None:
+    def _log(self, rollout: Rollout, rewards: np.ndarray, losses: dict[str, float], config: PolicyConfig) -> None:
         """Writes the TensorBoard curves every `log_interval` updates, as means since the last point."""
         sums = self._log_sums
         sums["reward/predicted" if self.rewarder else "reward/used"] += float(rewards.mean())
@@ -275,7 +281,7 @@ class PolicyWorker:
         n, now = self.config.log_interval, time.monotonic()
         scalars = {name: total / n for name, total in sums.items()}
         self.predicted_reward = scalars.get("reward/predicted", math.nan)
-        scalars["policy/learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        scalars |= {"policy/learning_rate": config.lr, "policy/entropy_weight": config.ent_coef}
         scalars["segments/dropped"] = self.dropped_segments
         scalars["speed/agent_steps_per_second"] = (self.steps - self._log_mark[1]) / (now - self._log_mark[0])
         for name, seconds in self.runner.stopwatch.seconds.items():

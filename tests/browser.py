@@ -60,6 +60,11 @@ def tap(page: Page, selector: str) -> None:
     _repeat_until_next(page, lambda: page.tap(selector), 2.0)
 
 
+def click(page: Page, selector: str) -> None:
+    """Clicks a button until another pair is shown; in a pair's first moments answers are ignored."""
+    _repeat_until_next(page, lambda: page.click(selector), 2.0)
+
+
 def _repeat_until_next(page: Page, act: Callable[[], None], patience: float) -> None:
     before, looks = wait_for_pair(page), round(1000 * patience / POLL_MS)
     for look in range(WAIT_MS // POLL_MS):

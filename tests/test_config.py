@@ -221,6 +221,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("eval_interval_million_timesteps", "nan"),
         ("lr_zero_million_timesteps", "-1"),
         ("ent_coef", "-0.1"),
+        ("ent_coef_zero_million_timesteps", "-1"),
         ("ent_coef", "nan"),
         ("ensemble_size", "0"),
         ("n_initial_epochs", "0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import networks
 from a2c.config import PolicyConfig
@@ -79,6 +81,24 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, tmp_path: Path, m
         "Adam's first steps are as long for tiny gradients as for large"
     )
     assert float(moved_by_crew.norm()) == pytest.approx(float(moved.norm()), rel=0.03)
+
+
+def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
+    """Half of each at half of its way, nothing after it: then the policy stays as it is."""
+    lines = {"lr": 0.1, "lr_zero_million_timesteps": 80e-6, "ent_coef": 0.3, "ent_coef_zero_million_timesteps": 160e-6}
+    config = replace(PolicyConfig(), n_envs=4, n_steps=10, log_interval=1, eval_interval_million_timesteps=0, **lines)
+    with leader(tmp_path, config, 2) as worker:
+        before = [flat(worker)]
+        for _ in range(4):
+            worker.step()
+            before.append(flat(worker))
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(before)]
+    assert moved == [True, True, False, False]
+    curves = EventAccumulator(str(tmp_path / "events" / "a2c")).Reload()
+    names = ("policy/learning_rate", "policy/entropy_weight")
+    rates, weights = ([event.value for event in curves.Scalars(name)] for name in names)
+    assert rates == pytest.approx([0.1, 0.05, 0, 0])
+    assert weights == pytest.approx([0.3, 0.225, 0.15, 0.075])
 
 
 def test_who_works_alone() -> None:

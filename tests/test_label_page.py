@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page
 
 from label_queue import HistoryRow, LabelQueue
 from pref_db import PrefDB
-from tests.browser import LOADED, PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, tap, wait_for_js, wait_for_pair
+from tests.browser import LOADED, PROGRAM, WAIT_MS, WHY_NOT, chromium, click, press, shown, tap, wait_for_js, wait_for_pair
 from tests.labelling import Server, make_store, pairs, running
 
 pytestmark = [pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT), pytest.mark.slow]
@@ -256,10 +256,12 @@ def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser
 def test_a_press_that_was_meant_for_the_pair_before_is_none(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         press(page, "l")
+        wait_for_pair(page)
         page.wait_for_timeout(300)
         key = "dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true}))"
         page.evaluate(f"{key}; {key}; {key}")  # three at once: two come in a new pair's first moments
         wait_for_answers(server, 2)
+        wait_for_pair(page)
         page.wait_for_timeout(300)
         page.evaluate("dispatchEvent(new KeyboardEvent('keydown', {key: 'l', repeat: true}))")
         press(page, "e")
@@ -288,8 +290,7 @@ def test_keyboard_alone_reaches_everything_and_nothing_answers_by_mistake(browse
         page.keyboard.press("l")  # a letter in a dialog is no answer
         page.keyboard.press("Escape")
         page.wait_for_selector("#help-dialog:not([open])", state="attached")
-        page.click("[data-choice=left]")
-        page.wait_for_timeout(300)
+        click(page, "[data-choice=left]")
         press(page, "Enter")  # after a click the keys are the page's again
         answers = wait_for_answers(server, 3)
     assert [row.choice for row in answers] == ["right", "left", "incomparable"]
@@ -330,6 +331,8 @@ def test_texts_have_contrast(browser: Browser, server: Server, scheme: Any) -> N
         press(page, "l")
         page.keyboard.press("h")
         page.wait_for_selector("#help-dialog[open]")
+        # The button's flash is over, and what fades has faded.
+        wait_for_js(page, "!document.querySelector('.pressed') && !document.getAnimations().length")
         found = page.evaluate(CONTRASTS)
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
