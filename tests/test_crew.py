@@ -85,7 +85,12 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, tmp_path: Path, m
 
 def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
     """Half of each at half of its way, nothing after it: then the policy stays as it is."""
-    lines = {"lr": 0.1, "lr_zero_million_timesteps": 80e-6, "ent_coef": 0.3, "ent_coef_zero_million_timesteps": 160e-6}
+    lines: dict[str, Any] = {
+        "lr": 0.1,
+        "lr_zero_million_timesteps": 80e-6,
+        "ent_coef": 0.3,
+        "ent_coef_zero_million_timesteps": 160e-6,
+    }
     config = replace(PolicyConfig(), n_envs=4, n_steps=10, log_interval=1, eval_interval_million_timesteps=0, **lines)
     with leader(tmp_path, config, 2) as worker:
         before = [flat(worker)]

@@ -17,7 +17,19 @@ from playwright.sync_api import Browser, Page
 
 from label_queue import HistoryRow, LabelQueue
 from pref_db import PrefDB
-from tests.browser import LOADED, PROGRAM, WAIT_MS, WHY_NOT, chromium, click, press, shown, tap, wait_for_js, wait_for_pair
+from tests.browser import (
+    LOADED,
+    PROGRAM,
+    WAIT_MS,
+    WHY_NOT,
+    chromium,
+    click,
+    press,
+    shown,
+    tap,
+    wait_for_js,
+    wait_for_pair,
+)
 from tests.labelling import Server, make_store, pairs, running
 
 pytestmark = [pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT), pytest.mark.slow]
