@@ -24,14 +24,12 @@ import numpy as np
 import tyro
 
 from envs import env_info
-from label import store_path
 from label_queue import MAX_NICKNAME, MAX_NOTE
-from pref_db import INSERT_FULL_ANSWER, Choice, Comparison, PrefDB, Segment
+from pref_db import INSERT_FULL_ANSWER, Choice, Comparison, PrefDB, Segment, spreadsheet_cell, store_path
 from processes import UserError
 
 EXCHANGE_VERSION = 1
 MAX_SEGMENT_BYTES = 2**30  # of one npz, unpacked; a segment of the paper has 0.2 MB
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the start of a cell
 NUMBERS = ("stack", "policy_step", "seed", "fps")
 # Fields of labels.jsonl, with what a value may be. `a` and `b` are segment ids, and `choice` is one of them by letter.
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -112,7 +110,7 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
     with (output / "answers.csv").open("w", newline="") as table:
         writer = csv.writer(table)
         writer.writerow(FIELDS)
-        writer.writerows([_cell(row[name]) for name in FIELDS] for row in rows)
+        writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
     # Last: a folder without it is not whole.
@@ -147,11 +145,6 @@ def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
             "flag": bool(flag),
             "note": note,
         }
-
-
-def _cell(value: Any) -> Any:
-    """A value for a spreadsheet, which must not take it for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def import_folder(folder: Path, target: Path) -> int:

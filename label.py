@@ -13,7 +13,7 @@ from channels import Channels, drain
 from gatherers import PreferenceGatherer, gatherer_for
 from label_queue import check_labeller
 from person import LABELLER, Ui
-from pref_db import Comparison, PrefDB
+from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
 from run_folder import in_use
 from web import PageConfig, WebGatherer
@@ -38,11 +38,6 @@ class LabelConfig:
     seed: int = 0
     """Seed of the draw of the pairs."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
-
-
-def store_path(place: Path) -> Path:
-    """The prefs.db of a folder, or that file itself."""
-    return place / "prefs.db" if place.is_dir() else place
 
 
 class StoredPairs:

@@ -43,12 +43,14 @@ class Playback:
         self.clock, self.speed, self.paused = clock, 1.0, False
         self.n_frames, self.fps = 1, 1.0
         self.replays = 0
+        self.helping = False  # help takes the place of the clips
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
         self._started = self._since
 
     def start(self, n_frames: int, fps: float) -> None:
         """A new pair, of so many frames at so many per second."""
         self.n_frames, self.fps, self.paused, self.replays = n_frames, fps, False, 0
+        self.helping = False
         self._at, self._since = 0.0, self.clock()
         self._started = self._since
 
@@ -78,6 +80,11 @@ class Playback:
             place = SPEEDS.index(self.speed) + (1 if action == "faster" else -1)
             self.speed = SPEEDS[min(max(place, 0), len(SPEEDS) - 1)]
         return True
+
+    def helps(self, action: str) -> bool:
+        """Shows help when asked; any action puts it away, and is used up by that."""
+        was, self.helping = self.helping, action == "help" and not self.helping
+        return action != "close" and (was or self.helping)
 
     def words(self) -> str:
         """What is unusual about the playing now, for a status line; mostly empty."""

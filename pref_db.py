@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -28,6 +29,7 @@ from pref_schema import APPLICATION_ID, SCHEMA_VERSION, migrate
 BUSY_SECONDS = 10.0
 ZSTD_LEVEL = 3  # 84x84 segments: 1-8 kB in 0.1 ms; level 6 saves 5-15 % for three times the time
 VALIDATION_FRACTION = 1 / 5
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the start of a cell
 VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
 VIEW_MAGIC = b"DRV1"
 
@@ -50,6 +52,16 @@ SELECT_LABEL = """
 
 class PrefDBError(Exception):
     """Something the user can put right; the message is one sentence with the fix."""
+
+
+def store_path(place: Path) -> Path:
+    """The prefs.db of a folder, or that file itself."""
+    return place / "prefs.db" if place.is_dir() else place
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """A value for a spreadsheet, which must not take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ import experiments
 import label
 import progress as progress_module
 import watch
-from a2c.crew import crew_size
+from a2c.crew import crew_size, fills_cores
 from a2c.demonstrations import Demonstrations
 from a2c.follower import start_crew
 from a2c.runner import random_segment
@@ -49,7 +49,7 @@ from config import MODES, RunConfig, parse
 from envs import env_info, make_vec_env
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
 from person import screen_for
-from pref_db import Comparison, PrefDB, decode_frames
+from pref_db import Comparison, PrefDB, decode_frames, store_path
 from pref_interface import PrefInterface, teacher_of
 from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
@@ -79,9 +79,8 @@ class EncodedFrames(Sequence[np.ndarray]):
 
 
 def take_turns(config: RunConfig) -> bool:
-    """Whether the policy and the trainer take turns with all cores: with convolutions on a small machine."""
-    convolutions = env_info(config.env_id).kind == "pixels" and config.policy.policy_network == "nature"
-    return n_cores() < ENOUGH_CORES and config.torch_device().type == "cpu" and convolutions
+    """Whether the policy and the trainer take turns with all cores: on a small one that the policy alone can fill."""
+    return n_cores() < ENOUGH_CORES and fills_cores(env_info(config.env_id), config.policy, config.torch_device())
 
 
 def n_threads(in_turns: bool) -> int:
@@ -164,7 +163,7 @@ class Run:
         db = PrefDB.create(path, config.env_id, config.prefs.clip_steps)
         if config.prefs.load_prefs_dir:
             place = Path(config.prefs.load_prefs_dir)
-            n_loaded = db.merge_from(place / "prefs.db" if place.is_dir() else place)
+            n_loaded = db.merge_from(store_path(place))
             print(f"{n_loaded} labels loaded from {place}", flush=True)
         db.close()
 
@@ -249,10 +248,10 @@ class Run:
         else:
             n_threads = self._n_threads()
             size = crew_size(self.info, config.policy, self.device, n_threads)
-            links, theirs, memory = start_crew(self.children, config.env_id, config.policy, size)
+            links, memory = start_crew(self.children, config.env_id, config.policy, size)
             self.children.start("a2c", run_worker, n_threads, spec, {**arguments, "links": links, "memory": memory})
-            for link in (*links, *theirs):
-                link.close()  # the children have them now; a link ends when the process at its other end does
+            for link in links:
+                link.close()  # the leader has them now
             self.done = lambda: self.children.has_finished("a2c")
 
     def _n_threads(self) -> int:
@@ -374,7 +373,7 @@ def check_inputs(config: RunConfig) -> None:
     """Refuses what cannot work before anything is made: stores to load, teachers, and windows without a display."""
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)
-        db = PrefDB.open(place / "prefs.db" if place.is_dir() else place, read_only=True)
+        db = PrefDB.open(store_path(place), read_only=True)
         n_labels, env_id = db.n_labels(), db.env_id
         db.close()
         if env_id != config.env_id:

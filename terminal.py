@@ -164,7 +164,7 @@ class TerminalScreen:
         self._kept: list[str] = []
         self._pairs = 0
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
-        self._caption, self._message, self._help = "", "Waiting for clips", False
+        self._caption, self._message = "", "Waiting for clips"
         self._guarded_until, self._answered, self._answered_until = 0.0, "", 0.0
         self._size = (0, 0)
         self._cells = np.zeros((0, 0, 2, 3), np.uint8)
@@ -187,7 +187,7 @@ class TerminalScreen:
 
     def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
         """Starts a pair at frame 0 of both; answers pressed before or within 0.25 s are ignored."""
-        self._clips, self._caption, self._help = (left, right), caption, False
+        self._clips, self._caption = (left, right), caption
         self._scaled.clear()
         self._pairs += 1
         self.playback.start(max(len(left), len(right)), fps)
@@ -209,20 +209,15 @@ class TerminalScreen:
         pressed, self._kept = self._kept, []
         for action in self._keys.take():
             guarded = self._clips is None or time.monotonic() < self._guarded_until
-            if self._clips is not None and self.playback.do(action):
+            if self.playback.helps(action) or (self._clips is not None and self.playback.do(action)):
                 continue
-            if self._helps(action) or (guarded and action not in ALWAYS):
+            if guarded and action not in ALWAYS:
                 continue
             if action in ANSWERS:
                 self._answered, self._answered_until = action, time.monotonic() + SAID_SECONDS
             pressed.append(action)
         self._draw()
         return pressed
-
-    def _helps(self, action: str) -> bool:
-        """Shows help when asked; any key puts it away, and does nothing else."""
-        was, self._help = self._help, action == "help" and not self._help
-        return action != "close" and (was or self._help)
 
     def _read(self) -> None:
         while select.select([self._in], [], [], 0)[0]:
@@ -238,7 +233,7 @@ class TerminalScreen:
         size = os.get_terminal_size(self._out)
         columns, rows = size.columns, size.lines
         said = time.monotonic() < self._answered_until
-        words = (self._caption, self._message, self._help, said, tuple(self._printed.lines)[-1:])
+        words = (self._caption, self._message, self.playback.helping, said, tuple(self._printed.lines)[-1:])
         state = (size, self._pairs, self._clips is None, self.playback.index(), words)
         if state == self._drawn:
             return
@@ -267,7 +262,7 @@ class TerminalScreen:
             lines = [f"{columns} x {rows} is too small:", f"clips need {MIN_COLUMNS} x {MIN_ROWS}.", "Make it larger."]
             return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
         printed = self._printed.lines[-1] if self._printed.lines else ""
-        if self._help:
+        if self.playback.helping:
             return dict(enumerate(f" {line}"[:columns] for line in ("", *HELP, "", "Any key goes back.")[:rows])), {}
         if self._clips is None:
             middle = {rows // 2: self._message.center(columns)[:columns]}

@@ -219,7 +219,7 @@ class _PairWindow:
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
         self._framed: tuple[int, ...] = ()
         self.playback = Playback()
-        self._caption, self._help, self._pairs = "Waiting for clips", False, 0
+        self._caption, self._pairs = "Waiting for clips", 0
         self._draw()
 
     def message(self, text: str) -> None:
@@ -238,7 +238,7 @@ class _PairWindow:
         """Shows a pair from frame 0 of both."""
         _check_film("left clip", left, fps)
         _check_film("right clip", right, fps)
-        self._clips, self._caption, self._help, self._pairs = (left, right), caption, False, self._pairs + 1
+        self._clips, self._caption, self._pairs = (left, right), caption, self._pairs + 1
         self.playback.start(max(len(left), len(right)), fps)
         self._draw()
 
@@ -246,8 +246,8 @@ class _PairWindow:
         canvas = self._canvas
         if canvas.closed:
             return
-        if self._clips is None or self._help:
-            text, size = ("\n".join(HELP), 13) if self._help else (self._caption, 20)
+        if self._clips is None or self.playback.helping:
+            text, size = ("\n".join(HELP), 13) if self.playback.helping else (self._caption, 20)
             if canvas.begin(text):
                 width, height = canvas.window.get_size()
                 canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)
@@ -316,7 +316,7 @@ class ClipWindow(_PairWindow):
             return []
         self._canvas.dispatch()
         pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ALWAYS]
-        pressed = [key for key in pressed if not self.playback.do(key) and not self._helps(key)]
+        pressed = [key for key in pressed if not self.playback.helps(key) and not self.playback.do(key)]
         if time.monotonic() >= self._framed_until:
             self._framed = ()
         for key in pressed:
@@ -324,11 +324,6 @@ class ClipWindow(_PairWindow):
                 self._framed, self._framed_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
         self._draw()
         return pressed
-
-    def _helps(self, key: str) -> bool:
-        """Shows help when asked; any key puts it away, and does nothing else."""
-        was, self._help = self._help, key == "help" and not self._help
-        return key != "close" and (was or self._help)
 
 
 class AnswerWindow(_PairWindow):

@@ -18,7 +18,7 @@ import checkpoint
 from a2c import demonstrations
 from a2c.model import Policy
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
-from pref_db import AnswerRow, Choice, PrefDB
+from pref_db import AnswerRow, Choice, PrefDB, store_path
 from processes import UserError
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
 from video import VIDEO_SUFFIXES, pair_picture, with_reward_plot, write_video
@@ -114,7 +114,7 @@ def show_prefs_command(arguments: list[str]) -> None:
         UserError, PrefDBError, OSError: there is nothing to show, or it cannot be read or written.
     """
     config = tyro.cli(ShowPrefsConfig, prog="run.py show_prefs", args=arguments, use_underscores=True)
-    path = config.run / "prefs.db" if config.run.is_dir() else config.run
+    path = store_path(config.run)
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
         answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
         if not answers:

@@ -28,10 +28,19 @@ CREW_BROKEN = (EOFError, BrokenPipeError, ConnectionResetError)  # what a link r
 LEAST_ENVS = 4  # of a process; with fewer, batches are too small to be worth it
 
 
+def fills_cores(info: EnvInfo, config: PolicyConfig, device: torch.device) -> bool:
+    """Whether the policy has work for several cores: convolutions, on the CPU."""
+    return info.kind == "pixels" and config.policy_network == "nature" and device.type == "cpu"
+
+
 def crew_size(info: EnvInfo, config: PolicyConfig, device: torch.device, n_cores: int) -> int:
-    """How many processes should share the work: several where convolutions keep several cores busy."""
-    convolutions = info.kind == "pixels" and config.policy_network == "nature" and device.type == "cpu"
-    return max(1, min(n_cores, config.n_envs // LEAST_ENVS)) if convolutions else 1
+    """How many processes should share the policy's work."""
+    return max(1, min(n_cores, config.n_envs // LEAST_ENVS)) if fills_cores(info, config, device) else 1
+
+
+def share(n: int, size: int, index: int) -> slice:
+    """Which of n things a process of a crew has: about as many as each of the others."""
+    return slice(n * index // size, n * (index + 1) // size)
 
 
 class Arena:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.crew import CREW_BROKEN, Arena, allocate
+from a2c.crew import CREW_BROKEN, Arena, allocate, share
 from a2c.model import Policy
 from a2c.runner import Actor, Rollout
 from a2c.update import Batch, Descent, gradients
@@ -42,17 +42,12 @@ class Shared:
         return cls(policy, rollout, shares)
 
 
-def mine(config: PolicyConfig, size: int, index: int) -> slice:
-    """Which of the environments a process of a crew has."""
-    return slice(config.n_envs * index // size, config.n_envs * (index + 1) // size)
-
-
 class Follower:
     """Carries out the leader's orders, each a method by its name."""
 
     def __init__(self, env_id: str, config: PolicyConfig, memory: Any, size: int, index: int) -> None:
         self.env_id, self.config, self.index = env_id, config, index
-        self.mine = mine(config, size, index)
+        self.mine = share(config.n_envs, size, index)
         policy = Policy(env_info(env_id), config.policy_network)
         self.shared = Shared.lay_out(policy, env_id, config, Arena(memory), size, leads=False)
         self.batch = Batch.of(self.shared.rollout)
@@ -98,17 +93,14 @@ def run_follower(
         follower.close()
 
 
-def start_crew(
-    children: Children, env_id: str, config: PolicyConfig, size: int
-) -> tuple[list[Connection], list[Connection], Any]:
+def start_crew(children: Children, env_id: str, config: PolicyConfig, size: int) -> tuple[list[Connection], Any]:
     """Starts the processes but for the leader.
 
     Returns:
-        The leader's ends of the links to them; their own ends, to be closed here once the leader has started; and the
-        memory that the leader shares with them, None if it is alone.
+        The leader's ends of the links to them, and the memory that it shares with them, None if it is alone.
     """
     if size == 1:
-        return [], [], None
+        return [], None
     context = children.channels.context
     assert context is not None
     plan = Arena()
@@ -117,5 +109,5 @@ def start_crew(
     links = [context.Pipe() for _ in range(size - 1)]
     for index, (_, link) in enumerate(links, start=1):
         children.start(f"a2c {index + 1}", run_follower, link, env_id, config, memory, size, index)
-    ours, theirs = (list(ends) for ends in zip(*links, strict=True))
-    return ours, theirs, memory
+        link.close()  # that process has it now; a link ends when the process at its other end does
+    return [ours for ours, _ in links], memory

@@ -12,7 +12,7 @@ from torch.optim import Adam, Optimizer
 
 import networks
 from a2c.config import PolicyConfig
-from a2c.crew import ALONE, Crew
+from a2c.crew import ALONE, Crew, share
 from a2c.model import Policy
 from a2c.runner import Rollout
 
@@ -114,8 +114,7 @@ def a2c_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
     """One step on the whole batch along the advantage-weighted policy gradient."""
-    n = len(batch)
-    rows = [slice(n * i // crew.size, n * (i + 1) // crew.size) for i in range(crew.size)]
+    rows = [share(len(batch), crew.size, index) for index in range(crew.size)]
     return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=float(batch.valid.sum())))
 
 
@@ -126,7 +125,7 @@ def ppo_update(
     figures: dict[str, Tensor] = {}
     for _ in range(config.ppo_epochs):
         for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
-            rows = [share.numpy() for share in indices.tensor_split(crew.size)]
+            rows = [part.numpy() for part in indices.tensor_split(crew.size)]
             figures = _step(policy, optimizer, batch, config, crew, rows, **_statistics(batch, indices))
     return _numbers(figures)
 
@@ -152,7 +151,7 @@ def _step(
     **statistics: float,
 ) -> dict[str, Tensor]:
     """Moves the weights by the clipped gradient of the three losses together, to which each process adds its rows."""
-    descents = [Descent(share, ent_coef=config.ent_coef, **statistics) for share in rows]
+    descents = [Descent(part, ent_coef=config.ent_coef, **statistics) for part in rows]
     crew.order("descend", descents)
     with crew.one_thread_each():
         found, losses = gradients(policy, batch, config, descents[0])
@@ -168,16 +167,16 @@ def gradients(
     policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
-    share = batch.select(descent.rows)
-    evaluation = policy.evaluate(share.observations, share.actions)
-    advantages = (share.advantages - descent.mean) / descent.std
+    mine = batch.select(descent.rows)
+    evaluation = policy.evaluate(mine.observations, mine.actions)
+    advantages = (mine.advantages - descent.mean) / descent.std
     policy_losses = -advantages * evaluation.log_probs
     if config.algo == "ppo":
-        ratio = (evaluation.log_probs - share.log_probs).exp()
+        ratio = (evaluation.log_probs - mine.log_probs).exp()
         policy_losses = -torch.minimum(ratio * advantages, ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP) * advantages)
-    value_losses = (share.returns - evaluation.values) ** 2
+    value_losses = (mine.returns - evaluation.values) ** 2
     columns = torch.stack([policy_losses, value_losses, evaluation.entropy])
-    losses = (columns * share.valid).sum(1) / max(1.0, descent.n_valid)
+    losses = (columns * mine.valid).sum(1) / max(1.0, descent.n_valid)
     loss = losses[0] + VALUE_COEF * losses[1] - descent.ent_coef * losses[2]
     return torch.autograd.grad(loss, policy.weights()), losses.detach()
 

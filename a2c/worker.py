@@ -18,10 +18,10 @@ from torch import Tensor
 import checkpoint
 import networks
 from a2c.config import PolicyConfig
-from a2c.crew import CREW_BROKEN, Arena, Crew
+from a2c.crew import CREW_BROKEN, Arena, Crew, share
 from a2c.demonstrations import Demonstrations, clone
 from a2c.evaluation import Evaluator
-from a2c.follower import Shared, mine
+from a2c.follower import Shared
 from a2c.model import Policy
 from a2c.returns import advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
@@ -105,7 +105,8 @@ class PolicyWorker:
         n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
         self.crew.order("begin", [env_seed] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
-        env = make_vec_env(env_id, mine(config, self.crew.size, 0).stop, env_seed, n_shown, int(self.crew.size > 1))
+        n_envs = share(config.n_envs, self.crew.size, 0).stop
+        env = make_vec_env(env_id, n_envs, env_seed, n_shown, int(self.crew.size > 1))
         self.runner = Runner(
             env,
             self.info,
@@ -154,9 +155,8 @@ class PolicyWorker:
         if training or self.steps:
             self._evaluate_if_due()
         if self._learned_all or self.channels.stop.is_set():
-            return (
-                True  # resumed for nothing but the last evaluation, or stopped in one, which a resumed run begins anew
-            )
+            # Resumed for nothing but the last evaluation, or stopped in one, which a resumed run begins anew.
+            return True
         if training and self.channels.pause.is_set():
             return False  # too many questions wait for an answer
         with self.channels.turns.policy():
@@ -176,10 +176,10 @@ class PolicyWorker:
         if self.config.normalise_pixels:
             self.policy.observe(rollout.flat_observations())
         observations = self._observations(rollout)
-        actions = networks.to_device(rollout.flat_actions(), self.policy.device)
         rewards, in_own_measure = rollout.rewards, None
         if self.rewarder is not None and training:
             with self.runner.stopwatch.part("reward predictor"):
+                actions = networks.to_device(rollout.flat_actions(), self.policy.device)
                 predicted = self.rewarder.member_rewards(observations, actions)
             predicted = predicted.reshape(-1, *rollout.rewards.shape)
             rewards = self._reward(predicted) * rollout.valid

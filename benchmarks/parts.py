@@ -324,9 +324,7 @@ def leading(config: PolicyConfig) -> Iterator[PolicyWorker]:
     """The policy's worker on the true reward in this process, with its crew in others."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children, size = Children(channels), crew_size(env_info(PONG), config, device(), torch.get_num_threads())
-    links, theirs, memory = start_crew(children, PONG, config, size)
-    for link in theirs:
-        link.close()
+    links, memory = start_crew(children, PONG, config, size)
     flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False, "memory": memory}
     with scratch_folder() as folder:
         worker = PolicyWorker(PONG, config, None, channels, folder, seed=0, device=device(), links=links, **flags)

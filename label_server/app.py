@@ -27,7 +27,7 @@ from label_server.clips import Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
-from pref_db import PrefDB, PrefDBError
+from pref_db import PrefDB, PrefDBError, spreadsheet_cell
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
@@ -36,7 +36,6 @@ GRACE_SECONDS = 5.0  # after a page was left, before its pairs are given back: a
 STATUS_SECONDS = 1.0  # between looks at the store for those who wait
 BEAT_SECONDS = 5.0
 ALL = 2**31  # more answers than there will ever be
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts so for a formula
 
 T = TypeVar("T")
 
@@ -391,9 +390,7 @@ def _csv(records: list[dict[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]) if records else ["seq"])
     writer.writeheader()
-    for record in records:
-        escaped = {k: f"'{v}" if isinstance(v, str) and v.startswith(FORMULA) else v for k, v in record.items()}
-        writer.writerow(escaped)
+    writer.writerows({name: spreadsheet_cell(value) for name, value in record.items()} for record in records)
     return file.getvalue()
 
 

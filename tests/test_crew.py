@@ -19,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import networks
 from a2c.config import PolicyConfig
-from a2c.crew import Arena, allocate, crew_size
-from a2c.follower import mine, start_crew
+from a2c.crew import Arena, allocate, crew_size, share
+from a2c.follower import start_crew
 from a2c.worker import PolicyWorker
 from channels import Channels
 from config import parse
@@ -36,9 +36,7 @@ def leader(folder: Path, config: PolicyConfig, size: int) -> Iterator[PolicyWork
     """A worker on the true reward in this process, with the others in theirs."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
-    links, theirs, memory = start_crew(children, BREAKOUT, config, size)
-    for link in theirs:
-        link.close()
+    links, memory = start_crew(children, BREAKOUT, config, size)
     flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False}
     worker = PolicyWorker(BREAKOUT, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
     try:
@@ -118,7 +116,7 @@ def test_who_works_alone() -> None:
 
 def test_every_environment_belongs_to_one_process() -> None:
     for n_envs in (7, 16, 33):
-        parts = [mine(replace(PolicyConfig(), n_envs=n_envs), 3, index) for index in range(3)]
+        parts = [share(n_envs, 3, index) for index in range(3)]
         assert [i for part in parts for i in range(part.start, part.stop)] == list(range(n_envs))
 
 
