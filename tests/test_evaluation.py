@@ -202,10 +202,11 @@ def state(made: PolicyWorker) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("env_id", [DOT, "BreakoutNoFrameskip-v4"])
-def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env_id: str) -> None:
+@pytest.mark.parametrize(("env_id", "steps", "n"), [(DOT, 20, 6), (PONG, 100, 2)])
+def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env_id: str, steps: int, n: int) -> None:
+    """`n` evaluations in 100 steps, one at 0 and one every so many steps."""
     states = []
-    for interval in (0.0, 0.00002):
+    for interval in (0.0, steps / 1e6):
         with worker(
             tmp_path / str(interval),
             env_id,
@@ -217,7 +218,7 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env
                 made.step()
             states.append(state(made))
             evaluations = [report for report in drain(ring.reports) if report.source == "evaluation"]
-            assert len(evaluations) == (12 if interval else 0), "two reports each, at 0, 20, 40, 60, 80 and 100 steps"
+            assert len(evaluations) == (2 * n if interval else 0), "of each the beginning and the end"
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]), name
 
