@@ -515,8 +515,8 @@ class Trainer:
         train = self._split(validation=False)
         starts_afresh = not self.batches and not self.config.load_reward_predictor_ckpt_dir
         if starts_afresh and self.config.reward_predictor_normalises_pixels:
-            for module in (self.learner, self.predictor):
-                module.observe(stored.decode() for pair in train[:OBSERVED_PAIRS] for stored in (pair.a, pair.b))
+            self.learner.observe(stored.decode() for pair in train[:OBSERVED_PAIRS] for stored in (pair.a, pair.b))
+            self.predictor.load_state_dict(self.learner.state_dict())  # the average has nothing else to average yet
         order = self.rng.permutation(len(train))
         size = self.config.label_batch_size
         for start in range(0, len(order), size):

@@ -13,7 +13,6 @@ from typing import Any
 
 from channels import Episode
 from gatherers import QueueGatherer
-from label_queue import LabelQueue
 from label_server import DEFAULT_HOST, DEFAULT_PORT, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
 from pref_db import PrefDB, decode_frames
@@ -118,9 +117,8 @@ class WebGatherer(QueueGatherer):
         """Starts the server and says where it is. Raises UserError and OSError."""
         settings = config.settings(goal, initial_labels)
         super().__init__(db)
-        queue = LabelQueue(db)
         for key, value in settings.items():
-            queue.set_setting(key, value)
+            self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
         self._told, self._told_at = "", 0.0
         self.server = PageServer(db.path, run_dir, config)

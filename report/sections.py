@@ -74,6 +74,10 @@ def predictor(report: Report, run: Run, suffix: str) -> str:
     return pair(*charts) + note(text)
 
 
+def _with_facts(chart: str, facts: Sequence[str]) -> str:
+    return pair(chart, f"<p>{' '.join(facts)}</p>")
+
+
 def calibration(report: Report, run: Run, suffix: str) -> str:
     """Predicted probabilities beside the shares of answers."""
     probabilities, answers = model.label_probabilities(run)
@@ -89,7 +93,7 @@ def calibration(report: Report, run: Run, suffix: str) -> str:
     facts.append("The loss allows for 10 % random answers, so no prediction is surer than 95 %.")
     facts.append("An answer of equal counts as half.")
     chart = report.chart(f"calibration{suffix}", figures.calibration(bins), "predicted probability and answers")
-    return pair(chart, f"<p>{' '.join(facts)}</p>")
+    return _with_facts(chart, facts)
 
 
 def correlation(report: Report, run: Run, suffix: str) -> str:
@@ -103,7 +107,7 @@ def correlation(report: Report, run: Run, suffix: str) -> str:
     facts.append("They include those that the predictor learned from.")
     facts.append("True rewards are as the teacher sees them: in games +1, 0 or -1 for each step.")
     chart = report.chart(f"correlation{suffix}", figures.correlation(scored), "predicted and true return")
-    return pair(chart, f"<p>{' '.join(facts)}</p>")
+    return _with_facts(chart, facts)
 
 
 def episode(report: Report, run: Run, suffix: str) -> str:
@@ -146,7 +150,7 @@ def timing(report: Report, run: Run, suffix: str) -> str:
         f"{words.duration(float(seconds.sum()))} of looking in all; answers that were taken back do not count.",
     ]
     chart = report.chart(f"timing{suffix}", figures.answer_times(seconds), "seconds for an answer")
-    return pair(chart, f"<p>{' '.join(facts)}</p>")
+    return _with_facts(chart, facts)
 
 
 def speed(report: Report, run: Run, suffix: str) -> str:
