@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.forkserver
 import queue
 import resource
 import sys
@@ -17,16 +18,37 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.context import SpawnContext
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import nn
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 LABEL_QUEUE_SIZE = 1024
+LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
 TURN_SECONDS = 5.0  # longer than any step or batch takes
+
+
+def start_context() -> BaseContext:
+    """How processes are started: each from a small server that has imported the large libraries once, for all of them.
+
+    A process so started has nothing of the one that asked for it but what it is given, as with `spawn`, which is what
+    systems without `forkserver` have.
+    """
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    context.set_forkserver_preload(LARGE_LIBRARIES)
+    return context
+
+
+def warm_up() -> None:
+    """Starts that server now, so that it imports the libraries while this process does the same."""
+    start_context()
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.forkserver.ensure_running()
 
 
 def peak_memory_mb() -> float:
@@ -70,7 +92,7 @@ class WeightsBoard:
     normaliser's statistics included.
     """
 
-    def __init__(self, module: nn.Module, context: SpawnContext | None) -> None:
+    def __init__(self, module: nn.Module, context: BaseContext | None) -> None:
         n_values = sum(tensor.numel() for tensor in module.state_dict().values())
         if context is None:
             self._shared: Any = (ctypes.c_float * n_values)()
@@ -88,6 +110,8 @@ class WeightsBoard:
 
     def publish(self, module: nn.Module) -> None:
         """Makes the module's weights and buffers the newest ones."""
+        import torch  # slow: whoever comes here has it, and `warm_up` can do without
+
         flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in module.state_dict().values()]).cpu()
         with self._lock:
             np.frombuffer(self._shared, dtype=np.float32)[:] = flat.numpy()
@@ -95,6 +119,8 @@ class WeightsBoard:
 
     def fetch(self, module: nn.Module) -> int:
         """Copies the newest weights into the module and returns their version."""
+        import torch
+
         with self._lock:
             flat = torch.from_numpy(np.frombuffer(self._shared, dtype=np.float32).copy())
             version = self.version
@@ -111,7 +137,7 @@ class StopFlag:
     It has no lock, which a process killed at the wrong moment would keep for ever.
     """
 
-    def __init__(self, context: SpawnContext | None) -> None:
+    def __init__(self, context: BaseContext | None) -> None:
         self._value: Any = context.RawValue(ctypes.c_bool, False) if context else ctypes.c_bool(False)
 
     def set(self) -> None:
@@ -138,7 +164,7 @@ class ProcessorTurns:
     With `context` None everybody goes on at once.
     """
 
-    def __init__(self, context: SpawnContext | None) -> None:
+    def __init__(self, context: BaseContext | None) -> None:
         self._lock: Any = context.Lock() if context else None
         self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
 
@@ -186,7 +212,7 @@ class Channels:
     pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
-    context: SpawnContext | None = field(repr=False)  # None: everything runs in this process
+    context: BaseContext | None = field(repr=False)  # None: everything runs in this process
 
     @classmethod
     def create(cls, *, synchronous: bool, take_turns: bool) -> Channels:
@@ -202,7 +228,7 @@ class Channels:
                 ProcessorTurns(None),
                 None,
             )
-        context = multiprocessing.get_context("spawn")
+        context = start_context()
         return cls(
             context.Queue(SEGMENT_QUEUE_SIZE),
             context.Queue(LABEL_QUEUE_SIZE),

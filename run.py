@@ -30,6 +30,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
+from channels import warm_up
+
+if __name__ == "__main__" and sys.argv[1:] and sys.argv[1].startswith(("train", "gather", "pretrain", "--resume")):
+    warm_up()  # before the imports, the slowest part of a start
+
 import gymnasium
 import numpy as np
 import tyro

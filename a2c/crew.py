@@ -13,7 +13,7 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class Arena:
         return values.as_strided(like.shape, like.stride())
 
 
-def allocate(n_bytes: int, context: SpawnContext) -> Any:
+def allocate(n_bytes: int, context: BaseContext) -> Any:
     """Memory that processes share, to be handed to each when it starts."""
     return context.RawArray(ctypes.c_byte, n_bytes)
 

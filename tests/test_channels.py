@@ -1,7 +1,6 @@
 """What passes between real processes: weights, queue entries, and turns with the processor."""
 
 import contextlib
-import multiprocessing
 import os
 import queue
 import threading
@@ -12,9 +11,9 @@ import torch
 from torch import nn
 
 import channels
-from channels import SEGMENT_QUEUE_SIZE, Channels, ProcessorTurns, Report, WeightsBoard, drain, offer
+from channels import SEGMENT_QUEUE_SIZE, Channels, ProcessorTurns, Report, WeightsBoard, drain, offer, start_context
 
-CONTEXT = multiprocessing.get_context("spawn")
+CONTEXT = start_context()
 PATIENCE_SECONDS = 60
 
 

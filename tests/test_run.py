@@ -80,12 +80,14 @@ def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
 
 
 def children(pid: int) -> dict[str, int]:
-    """Python children of a run by the names that they give themselves."""
+    """The children of a run, and theirs, by the names that they give themselves."""
     listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
-    bodies = [child for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
     short = {name[:15]: name for name in ("reward predictor", "a2c", "a2c 2")}  # as much as the system keeps
-    names = [Path(f"/proc/{child}/comm").read_text().strip() for child in bodies]
-    return {short[name]: child for name, child in zip(names, bodies, strict=True) if name in short}
+    found: dict[str, int] = {}
+    for child in listed:
+        name = Path(f"/proc/{child}/comm").read_text().strip()
+        found |= {short[name]: child} if name in short else children(child)
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -21,7 +21,7 @@ const PACE_OVER = 20; // newest answers
 const SAID = { left: "Left", right: "Right", equal: "Equal", incomparable: "Can’t tell" };
 let me, status, outbox, pairs, side, gallery, tabs;
 let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
-let shownAt = 0, shownClock = 0, replays = 0, pressedAt = null;
+let shownClock = 0, replays = 0, pressedAt = null;
 let offset = 0; // server's clock minus ours, seconds
 let newestSeq = null, lost = null, refusal = "", relabelling = null;
 const paces = [];
@@ -56,7 +56,6 @@ function show() {
   $("stage").dataset.pair = wanted?.lease?.comparison_id ?? wanted?.row?.comparison_id ?? "";
   if (wanted && wanted !== shown) {
     shown = wanted;
-    shownAt = now();
     shownClock = performance.now();
     replays = 0;
     player.show(...wanted.clips);
@@ -139,12 +138,13 @@ function answer(choice) {
   if (!pair || pressed - shownClock < GUARD_MS) return;
   pressedAt = pressed;
   if (relabelling) return changeAnswer(choice);
-  const seconds = now() - shownAt;
+  // The server's clock is known better with every message; how long somebody looked must not depend on that.
+  const answeredAt = now(), seconds = (pressed - shownClock) / 1000;
   paces.push(seconds);
   if (paces.length > PACE_OVER) paces.shift();
   const body = {
     client_id: randomId(), token: pair.lease.token, comparison_id: pair.lease.comparison_id, choice,
-    shown_at: shownAt, answered_at: now(), watched_ms: Math.round(player.watched), replays, speed: player.speed,
+    shown_at: answeredAt - seconds, answered_at: answeredAt, watched_ms: Math.round(player.watched), replays, speed: player.speed,
     flag: pair.flag, note: pair.note,
   };
   pairs.shift();
