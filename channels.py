@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 
 SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 LABEL_QUEUE_SIZE = 1024
+Context = SpawnContext | ForkServerContext
 LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
 TURN_SECONDS = 5.0  # longer than any step or batch takes
 
 
-def start_context() -> BaseContext:
+def start_context() -> Context:
     """How processes are started: each from a small server that has imported the large libraries once, for all of them.
 
     A process so started has nothing of the one that asked for it but what it is given, as with `spawn`, which is what
     systems without `forkserver` have.
     """
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
+    served = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver") if served else multiprocessing.get_context("spawn")
     context.set_forkserver_preload(LARGE_LIBRARIES)
     return context
 
@@ -92,7 +93,7 @@ class WeightsBoard:
     normaliser's statistics included.
     """
 
-    def __init__(self, module: nn.Module, context: BaseContext | None) -> None:
+    def __init__(self, module: nn.Module, context: Context | None) -> None:
         n_values = sum(tensor.numel() for tensor in module.state_dict().values())
         if context is None:
             self._shared: Any = (ctypes.c_float * n_values)()
@@ -137,7 +138,7 @@ class StopFlag:
     It has no lock, which a process killed at the wrong moment would keep for ever.
     """
 
-    def __init__(self, context: BaseContext | None) -> None:
+    def __init__(self, context: Context | None) -> None:
         self._value: Any = context.RawValue(ctypes.c_bool, False) if context else ctypes.c_bool(False)
 
     def set(self) -> None:
@@ -164,7 +165,7 @@ class ProcessorTurns:
     With `context` None everybody goes on at once.
     """
 
-    def __init__(self, context: BaseContext | None) -> None:
+    def __init__(self, context: Context | None) -> None:
         self._lock: Any = context.Lock() if context else None
         self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
 
@@ -212,7 +213,7 @@ class Channels:
     pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
-    context: BaseContext | None = field(repr=False)  # None: everything runs in this process
+    context: Context | None = field(repr=False)  # None: everything runs in this process
 
     @classmethod
     def create(cls, *, synchronous: bool, take_turns: bool) -> Channels:

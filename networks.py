@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CPU = torch.device("cpu")
+# Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
+PICTURES_AT_ONCE = 128
 
 
 def cpu_has_bf16() -> bool:
@@ -209,7 +211,6 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
-    part = 128
     pool = 4  # pixels averaged before the filters, which see 3x3 of the averages
 
     def __init__(self, n_members: int = 1, *, stride: int = 1) -> None:
@@ -221,7 +222,7 @@ class FeaturePoints(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         # In parts that fit the cache, which is faster.
-        points = torch.cat([self._points(part) for part in pixels[:, -1:].split(self.part)], 1)
+        points = torch.cat([self._points(part) for part in pixels[:, -1:].split(PICTURES_AT_ONCE)], 1)
         return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
 
     def _points(self, pixels: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from a2c.config import PolicyConfig
+from channels import Context
 from envs import EnvInfo
 
 ALIGNMENT = 64  # bytes, a cache line
@@ -68,7 +68,7 @@ class Arena:
         return values.as_strided(like.shape, like.stride())
 
 
-def allocate(n_bytes: int, context: BaseContext) -> Any:
+def allocate(n_bytes: int, context: Context) -> Any:
     """Memory that processes share, to be handed to each when it starts."""
     return context.RawArray(ctypes.c_byte, n_bytes)
 

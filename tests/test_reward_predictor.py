@@ -15,6 +15,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import checkpoint
+import networks
 import reward_predictor
 from channels import Channels, WeightsBoard
 from networks import RewardCNN
@@ -191,6 +192,19 @@ def test_settled_batch_norm_predicts_what_training_sees() -> None:
     scale = trained_on.std(1).max()
     assert not predictor.training
     assert (settled - trained_on).abs().max() < 0.1 * scale < (unsettled - trained_on).abs().max()
+
+
+def test_prediction_in_parts_is_that_of_the_whole() -> None:
+    predictor = RewardPredictor(
+        PredictorInputs("pixels", (4, 84, 84), 6, None), replace(SMALL, reward_predictor_uses_actions=True)
+    )
+    n = 2 * networks.PICTURES_AT_ONCE + 5
+    observations, actions = torch.randint(0, 256, (n, 4, 84, 84), dtype=torch.uint8), torch.randint(0, 6, (n,))
+    with torch.no_grad():
+        whole = predictor(observations, actions)
+        torch.testing.assert_close(
+            predictor.predict(observations, actions), whole, atol=1e-2 * float(whole.std()), rtol=0
+        )
 
 
 def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_member() -> None:
