@@ -29,7 +29,7 @@ test: $(READY) ## run the tests
 	    && command -v chromium >/dev/null || { \
 	    echo "Xvfb, xdotool, ImageMagick or Chromium is missing, so the tests that need it will be skipped; on Debian:"; \
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
-	@$(VENV_PYTHON) -m pytest
+	@$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: $(READY) ## check lint, formatting and types
 	@$(VENV_PYTHON) -m ruff check .
