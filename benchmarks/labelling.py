@@ -4,8 +4,8 @@ python benchmarks/labelling.py            # all three, to results/labelling.json
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
 gap: from the key press to the next pair on screen, in Chromium, with Pong's colour clips.
-trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections and a server that is
-killed (kill -9) now and then; every answer that the page took has to be in the store, once.
+trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
+and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
 """
 
@@ -21,6 +21,7 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
 # How often the scripted person meets with trouble, per answer.
-RELOAD, DOUBLE, OTHER_TAB, OFFLINE, KILL = 0.03, 0.05, 0.05, 0.02, 0.02
+RELOAD, DOUBLE, OTHER_TAB, OFFLINE = 0.03, 0.05, 0.05, 0.02
+MINUTE = 60.0  # seconds between kills of the server, and of the long time without a connection
 LISTEN = """
 window.gaps = [];
 for (const name of ["pair-drawn", "pair-moving"])
@@ -117,10 +119,15 @@ def gap(n: int) -> dict[str, Any]:
 
 
 class Trouble:
-    """A person who answers in two tabs while things go wrong."""
+    """A person who answers in two tabs while things go wrong.
 
-    def __init__(self, server: Server, browser: Any, seed: int) -> None:
-        self.server, self.rng = server, random.Random(seed)
+    Args:
+        minute: seconds between kills of the server.
+    """
+
+    def __init__(self, server: Server, browser: Any, seed: int, minute: float) -> None:
+        self.server, self.rng, self.minute = server, random.Random(seed), minute
+        self.kill_at = time.monotonic() + minute
         self.context = browser.new_context(viewport=VIEW)
         self.context.add_init_script(TELL)
         self.took: set[str] = set()  # ids of the answers that the page has taken
@@ -155,9 +162,7 @@ class Trouble:
             self.offline = 3
         elif self.happens("page reloads", RELOAD):
             self.tab.reload()
-        if self.happens("server kills", KILL):
-            self.server.kill()
-            self.server.start()
+        self.kill_if_due()
         if self.happens("changes of tab", OTHER_TAB):
             self.tab = self.tabs[self.tab is self.tabs[0]]
             self.tab.bring_to_front()
@@ -171,6 +176,25 @@ class Trouble:
             self.tab.evaluate(f"{down}; {down}")
         press_if_pair(self.tab, key)
 
+    def kill_if_due(self) -> None:
+        if time.monotonic() >= self.kill_at:
+            self.kill_at = time.monotonic() + self.minute
+            self.counts["server kills"] += 1
+            self.server.kill()
+            self.server.start()
+
+    def long_offline(self, seconds: float) -> None:
+        """Loses the connection for that long, answers all pairs that were fetched, and stays without a pair."""
+        self.offline = 0
+        self.context.set_offline(True)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            press_if_pair(self.tab, self.rng.choice(KEYS))
+            self.kill_if_due()
+            self.tab.wait_for_timeout(100)
+        self.context.set_offline(False)
+        self.counts["seconds offline at a stretch"] += round(seconds)
+
 
 def press_if_pair(page: Any, key: str) -> None:
     """Answers the pair on screen, unless there is none at the moment."""
@@ -178,14 +202,20 @@ def press_if_pair(page: Any, key: str) -> None:
         press(page, key)
 
 
-def trouble(n: int) -> dict[str, Any]:
-    """A scripted person gives n answers; how many the page took, the store has, and has twice."""
+def trouble(n: int, minute: float = MINUTE) -> dict[str, Any]:
+    """A scripted person gives n answers; how many the page took, the store has, and has twice.
+
+    The server is killed once in so many seconds, and half-way the connection is lost for as long.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_store(folder, n)
         with running(folder) as server, chromium() as browser:
-            person = Trouble(server, browser, seed=0)
+            person = Trouble(server, browser, seed=0, minute=minute)
             start = time.monotonic()
+            while len(person.took) < n // 2:
+                person.step()
+            person.long_offline(minute)
             while len(person.took) < n - len(KEYS):
                 person.step()
             person.context.set_offline(False)
@@ -297,9 +327,14 @@ def labelling(
     path = folder / "labelling.json"
     result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     revision = git_revision()  # before a result of ours changes the tree
-    for name, measure, n in (("gap", gap, presses), ("trouble", trouble, answers), ("people", people, comparisons)):
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        "gap": lambda: gap(presses),
+        "trouble": lambda: trouble(answers, MINUTE / 4 if quick else MINUTE),
+        "people": lambda: people(comparisons),
+    }
+    for name, measure in measures.items():
         if not only or name in only:
-            result[name] = {**measure(n), "git_revision": revision, "machine": machine()}
+            result[name] = {**measure(), "git_revision": revision, "machine": machine()}
             path.write_text(json.dumps(result, indent=2) + "\n")
     table = Table("What", "Measured")
     for row in rows(result):
