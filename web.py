@@ -13,7 +13,7 @@ from typing import Any
 
 from channels import Episode
 from gatherers import QueueGatherer
-from label_server import DEFAULT_HOST, DEFAULT_PORT, is_loopback, launch, listen, prepare, stop
+from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
 from pref_db import PrefDB, decode_frames
 from processes import UserError
@@ -45,6 +45,11 @@ class PageConfig:
     """Share of the pairs that are asked of the same person again, sides swapped, to see how sure they are."""
     overlap_share: float = 0.1
     """Share of the pairs that are asked of a second person, while two label."""
+    clips_url: str = ""
+    """Where the page's server keeps the clips that it has drawn: any URL that fsspec can write to, such as
+    s3://BUCKET/PREFIX; by default the run folder."""
+    keep_clips: int = KEEP_CLIPS
+    """Clips of answered pairs that are kept, those of the newest answers; others are drawn again when asked for."""
 
     def check(self) -> None:
         """Raises UserError if a value cannot work."""
@@ -53,7 +58,14 @@ class PageConfig:
         for name in ("repeat_share", "overlap_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name} must lie between 0 and 1, not {getattr(self, name)}.")
+        if self.keep_clips < 0:
+            raise UserError(f"--keep_clips must be 0 or more, not {self.keep_clips}.")
         self._text()
+        if self.clips_url:
+            try:
+                SheetStore(self.clips_url).check()
+            except OSError as error:
+                raise UserError(str(error)) from error
 
     def _text(self) -> str:
         try:
@@ -71,6 +83,8 @@ class PageConfig:
             "instructions": self._text(),
             "repeat_share": str(self.repeat_share),
             "overlap_share": str(self.overlap_share),
+            "clips_url": self.clips_url,
+            "keep_clips": str(self.keep_clips),
         }
 
 
@@ -121,6 +135,7 @@ class WebGatherer(QueueGatherer):
             self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
         self._told, self._told_at = "", 0.0
+        self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
         self.server = PageServer(db.path, run_dir, config)
         print(f"Label in a browser: {self.server.link}", flush=True)
         if is_loopback(config.web_host):
@@ -138,6 +153,11 @@ class WebGatherer(QueueGatherer):
         if status == self._told and time.monotonic() < self._told_at + TELL_SECONDS:
             return  # each word is written to disk
         self._told, self._told_at = status, time.monotonic()
+        at, server = self.queue.heartbeats().get("server", (0.0, {}))
+        trouble = server.get("trouble", "") if at > self._since else ""
+        if trouble and trouble != self._trouble:
+            log.warning("the label server says: %s", trouble)
+            self._trouble = trouble
         super().tell(status, {**state, "line": self.line or status})
 
     def close(self) -> None:

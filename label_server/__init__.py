@@ -1,6 +1,18 @@
 """A web page on which people say which of two clips is better, and its server."""
 
+from label_server.clips import KEEP_CLIPS, SheetStore
 from label_server.security import is_loopback
 from label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
 
-__all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "Address", "is_loopback", "launch", "listen", "prepare", "stop"]
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "KEEP_CLIPS",
+    "Address",
+    "SheetStore",
+    "is_loopback",
+    "launch",
+    "listen",
+    "prepare",
+    "stop",
+]

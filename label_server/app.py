@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 import label_server.status as status_module
 from label_queue import HistoryRow, LabelQueue, Lease, Submission, SubmissionError, check_labeller
-from label_server.clips import Clips
+from label_server.clips import KEEP_CLIPS, Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
@@ -53,10 +53,10 @@ class LabelApp:
 
     def __init__(self, db_path: Path, run_dir: Path, token: str, host: str) -> None:
         self.run_dir, self.host = run_dir, host
-        self.clips = Clips(db_path, run_dir / "web" / "clips")
         self.sessions, self.attempts = Sessions(token), Attempts()
         self.stopping = False
         self._db_path = db_path
+        self.clips: Clips
         self._queue: LabelQueue | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
@@ -71,7 +71,9 @@ class LabelApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        await self._in_queue(lambda queue: None)  # opens the store now: what is wrong with it ends the server
+        self.clips = await self._in_queue(
+            self._make_clips
+        )  # opens the store now: what is wrong with it ends the server
         beats = asyncio.create_task(self._beat())
         try:
             yield
@@ -83,10 +85,14 @@ class LabelApp:
             self._thread.shutdown()
             self.clips.close()
 
+    def _make_clips(self, queue: LabelQueue) -> Clips:
+        place = queue.setting("clips_url") or self.run_dir / "web" / "clips"
+        return Clips(self._db_path, place, int(queue.setting("keep_clips") or KEEP_CLIPS))
+
     async def _beat(self) -> None:
         while True:
             with contextlib.suppress(PrefDBError):  # a full disk: answers say so themselves
-                await self._in_queue(lambda queue: queue.beat("server", {}))
+                await self._in_queue(lambda queue: queue.beat("server", {"trouble": self.clips.trouble}))
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _in_queue(self, call: Callable[[LabelQueue], T]) -> T:
@@ -327,7 +333,7 @@ class LabelApp:
         headers = {"Cache-Control": "private, max-age=31536000, immutable"}
         for name in ("frames", "width", "height", "columns", "fps"):
             headers[f"X-{name.title()}"] = f"{getattr(sheet, name):g}"
-        return FileResponse(sheet.path, media_type="image/webp", headers=headers)
+        return Response(sheet.data, media_type="image/webp", headers=headers)
 
     async def get_history(self, request: Request, query: dict[str, Any]) -> Response:
         labeller, limit = request.state.session.labeller, query.get("limit", 24)

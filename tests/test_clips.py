@@ -1,0 +1,197 @@
+"""Where the page's clips are kept: the run folder, other folders, an S3 server; and what happens when it fails.
+
+The S3 server is moto's, over real HTTP: s3fs tests itself against it, and of the others on the package index none is as
+widely used and installs without a service of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from moto.server import ThreadedMotoServer
+from PIL import Image
+
+import label_server.clips as clips_module
+from label_queue import LabelQueue, Submission
+from label_server.clips import Clips, SheetStore
+from pref_db import PrefDB, Segment
+from processes import UserError
+from tests.labelling import make_store, running, segment
+from web import PageConfig
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
+    """An S3 server with a bucket named clips, found as the tools of Amazon find theirs."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset", b"").close()  # it forgets other tests'
+    files = fsspec.filesystem("s3", skip_instance_cache=True)
+    type(files).clear_instance_cache()  # those of other tests know other servers
+    files.mkdir("clips")
+    yield server
+    server.stop()
+
+
+def segment_ids(db_path: Path) -> list[str]:
+    with closing(PrefDB.open(db_path, read_only=True)) as db:
+        return db.segment_ids()
+
+
+def frames(data: bytes) -> np.ndarray:
+    """The frames of a sheet with one row of 25, (25, 84, 84, 3)."""
+    picture = np.asarray(Image.open(io.BytesIO(data)))
+    return np.stack(np.split(picture, 25, axis=1))
+
+
+@pytest.mark.parametrize("url", ["s3://clips/run", "memory://clips/run", "file"])
+def test_a_sheet_is_drawn_once_and_kept_at_the_url(
+    url: str, tmp_path: Path, s3: ThreadedMotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = (tmp_path / "elsewhere").as_uri() if url == "file" else url
+    db_path = make_store(tmp_path / "run", 1)
+    first = segment_ids(db_path)[0]
+    with closing(Clips(db_path, url, keep=10)) as clips:
+        sheet = clips.sheet(first)
+    assert np.array_equal(frames(sheet.data), segment(0).frames())
+    assert fsspec.open(f"{url}/{first}.webp").open().read() == sheet.data
+    assert list(tmp_path.glob("run/**/*.webp")) == []
+    monkeypatch.setattr(clips_module, "encode_sheet", None)
+    with closing(Clips(db_path, url, keep=10)) as again:  # as after a restart: nothing is drawn
+        assert again.sheet(first) == sheet and again.sheet(first) == sheet
+
+
+def test_a_segment_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db_path = make_store(tmp_path, 1)
+    first, _ = segment_ids(db_path)
+    decoded: list[str] = []
+    real = PrefDB.segment
+
+    def counted(db: PrefDB, segment_id: str) -> Segment:
+        decoded.append(segment_id)
+        return real(db, segment_id)
+
+    monkeypatch.setattr(PrefDB, "segment", counted)
+    with closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
+        for _ in range(3):
+            clips.sheet(first)
+    assert decoded == [first]
+
+
+def test_a_sheet_that_was_cut_short_is_drawn_again(tmp_path: Path) -> None:
+    db_path = make_store(tmp_path, 1)
+    first = segment_ids(db_path)[0]
+    with closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
+        whole = clips.sheet(first).data
+        path = tmp_path / "clips" / f"{first}.webp"
+        for rest in (b"", whole[:7], whole[:-1]):
+            path.write_bytes(rest)
+            assert clips.sheet(first).data == path.read_bytes() == whole
+
+
+def test_the_page_gets_its_clips_from_s3_and_goes_on_without_it(tmp_path: Path, s3: ThreadedMotoServer) -> None:
+    db_path = make_store(tmp_path, 2, {"clips_url": "s3://clips/run"})
+    first, second, *_ = segment_ids(db_path)
+    with running(tmp_path) as server:
+        client = server.client()
+        code, data, headers = client.request("GET", f"/api/clip/{first}")
+        assert code == 200 and np.array_equal(frames(data), segment(0).frames())
+        assert (headers["X-Frames"], headers["X-Fps"]) == ("25", "15")
+        assert server.anonymous().request("GET", f"/api/clip/{first}")[0] == 401
+        assert fsspec.filesystem("s3", use_listings_cache=False).ls("clips/run") == [f"clips/run/{first}.webp"]
+        s3.stop()
+        for _ in range(2):
+            code, data, _ = client.request("GET", f"/api/clip/{second}")
+            assert code == 200 and np.array_equal(frames(data), segment(1).frames())
+        (lease,) = client.next(1)
+        assert client.answer(lease, "left", "without-a-store")[0] == 200
+    log = (tmp_path / "web" / "server.log").read_text()
+    assert log.count("clips cannot be kept in s3://clips/run") == 1 and "Traceback" not in log
+
+
+def test_what_is_wrong_with_the_url_is_one_sentence_before_anything_starts(
+    s3: ThreadedMotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complaint(url: str) -> str:
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        with pytest.raises(UserError) as caught:
+            PageConfig(clips_url=url).check()
+        assert "\n" not in str(caught.value) and str(caught.value).startswith(f"--clips_url {url} ")
+        return str(caught.value)
+
+    PageConfig(clips_url="s3://clips/run").check()
+    assert not fsspec.filesystem("s3", use_listings_cache=False).exists("clips/run")  # the test is cleared away
+    assert "the bucket" in complaint("s3://no-such-bucket/run")
+    assert not fsspec.filesystem("s3", use_listings_cache=False).exists("no-such-bucket")
+    assert "no whole URL" in complaint("clips")
+    assert "no whole URL" in complaint("file://clips")
+    assert "nothing" in complaint("nothing://clips")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written to" in complaint((tmp_path / "file" / "below").as_uri())
+    with monkeypatch.context() as changed, socket.create_server(("127.0.0.1", 0)) as closed:
+        changed.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        closed.close()
+        assert "check the address" in complaint("s3://clips/run")
+    with monkeypatch.context() as changed:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            changed.delenv(name)
+        changed.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        changed.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        changed.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        assert "Unable to locate credentials" in complaint("s3://clips/run")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})  # what was imported before
+    with pytest.raises(OSError, match=r"s3://clips/run needs another package .* -m pip install .* s3fs$"):
+        SheetStore("s3://clips/run")
+
+
+@pytest.mark.parametrize("url", ["s3://clips/run", ""])
+def test_old_sheets_of_answered_pairs_are_deleted_and_drawn_again(
+    url: str, tmp_path: Path, s3: ThreadedMotoServer
+) -> None:
+    db_path, place = make_store(tmp_path, 5), url or tmp_path / "clips"
+    with closing(PrefDB.open(db_path)) as db, closing(Clips(db_path, place, keep=4)) as clips:
+        for segment_id in db.segment_ids():
+            clips.sheet(segment_id)
+        queue, answered = LabelQueue(db), []
+        for number in range(4):
+            (lease,) = queue.claim("me")
+            now = queue.clock()
+            queue.answer(Submission(f"answer-{number}", lease.token, lease.comparison_id, "me", "left", now, now))
+            answered.append((lease.left, lease.right))
+        SheetStore(place).write("0" * 64, b"another run's")
+        clips.tidy()
+        kept = SheetStore(place).ids()
+        assert {segment_id for pair in answered[:2] for segment_id in pair}.isdisjoint(kept)
+        assert len(kept) == 4 + 2 + 1 and {*answered[2], *answered[3], "0" * 64} <= kept
+        assert clips.sheet(answered[0][0]).frames == 25 and answered[0][0] in SheetStore(place).ids()
+
+
+def test_several_threads_may_ask_for_the_same_clip(tmp_path: Path) -> None:
+    db_path = make_store(tmp_path, 1)
+    first, sheets = segment_ids(db_path)[0], []
+    with closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
+        threads = [threading.Thread(target=lambda: sheets.append(clips.sheet(first))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(sheets) == 8 and all(sheet == sheets[0] for sheet in sheets)
