@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,11 @@ import numpy as np
 import pytest
 
 import viewer
+from label_queue import LabelQueue
+from person import Person
+from pref_db import PrefDB
 from tests.display import display, focus, screenshot, xdotool
+from tests.labelling import make_store
 from viewer import AnswerWindow, ClipWindow, EpisodeWindow
 
 __all__ = ["display"]  # a fixture: pytest finds it by name
@@ -127,6 +132,9 @@ def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
         ("e Up", "equal"),
         ("Return KP_Enter Down", "incomparable"),
         ("u BackSpace", "undo"),
+        ("s", "skip"),
+        ("f", "flag"),
+        ("p", "break"),
         ("Escape", "close"),
     ],
 )
@@ -134,6 +142,99 @@ def test_keys(window: ClipWindow, keys: str, action: str) -> None:
     window.show(clip(5, RED), clip(5, BLUE), 15, "")
     xdotool("key", *keys.split())
     assert tick_until(window, lambda pressed: len(pressed) >= len(keys.split())) == [action] * len(keys.split())
+
+
+def red_frame(window: ClipWindow) -> int:
+    """Which frame of a `numbered` clip in red is on the screen."""
+    window.tick()
+    picture = screenshot().astype(int)
+    (value,) = set(picture[(picture[..., 0] >= 100) & (picture[..., 1:] == 0).all(axis=-1)][:, 0])
+    return (value - 100) // 5
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_clips_are_paused_stepped_slowed_and_played_again(window: ClipWindow) -> None:
+    now, playback = [0.0], window.playback
+    playback.clock = lambda: now[0]
+    window.show(numbered(25, 0), numbered(25, 2), 10, "")
+    now[0] += 0.55
+    assert red_frame(window) == 5
+    xdotool("key", "space")
+    tick_until(window, lambda _: playback.paused)
+    now[0] += 1
+    assert red_frame(window) == 5, "it stands still"
+    xdotool("key", "period", "period", "comma", "comma", "comma")
+    tick_until(window, lambda _: playback.index() == 4)
+    assert red_frame(window) == 4
+    xdotool("key", "space", "bracketright")
+    tick_until(window, lambda _: playback.speed == 2)
+    now[0] += 0.3
+    assert red_frame(window) == 10, "six frames on at twice the speed"
+    xdotool("key", "Home")
+    tick_until(window, lambda _: playback.replays == 1)
+    assert red_frame(window) == 0
+    xdotool("key", "bracketleft", "bracketleft", "bracketleft", "bracketleft", "bracketleft")
+    tick_until(window, lambda _: playback.speed == 0.25)
+    window.show(numbered(25, 0), numbered(25, 2), 10, "the next pair")
+    now[0] += 1.01
+    assert red_frame(window) == 2 and playback.replays == 0, "the speed is kept"
+
+
+@pytest.fixture
+def person(window: ClipWindow, tmp_path: Path) -> Iterator[Person]:
+    """Somebody who labels three pairs in the window."""
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 3))) as db:
+        person = Person(LabelQueue(db), window, None, "me")
+        step_until(person, lambda: person.lease is not None)
+        yield person
+        person.close()
+
+
+def step_until(person: Person, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        person.step()
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_pair_is_passed_on_and_a_mark_goes_with_the_answer(person: Person, window: ClipWindow) -> None:
+    assert person.lease is not None
+    first = person.lease.comparison_id
+    xdotool("key", "s")
+    step_until(person, lambda: person.lease is not None and person.lease.comparison_id != first)
+    passed_on = "SELECT count(*) FROM lease WHERE comparison_id = ? AND closed_at IS NOT NULL"
+    assert person.queue.db.read(passed_on, (first,)) == [(1,)] and person.queue.history() == []
+    second = person.lease.comparison_id
+    xdotool("key", "f", "f", "f", "bracketright", "Home")
+    step_until(person, lambda: window.playback.replays == 1)
+    person.step()  # the line under the clips
+    assert person.flagged and "marked" in window._caption and "2x speed" in window._caption
+    xdotool("key", "l")
+    step_until(person, lambda: len(person.queue.history()) == 1)
+    (row,) = person.queue.history()
+    assert (row.comparison_id, row.choice, row.flag, row.speed, row.replays) == (second, "left", True, 2, 1)
+    step_until(person, lambda: person.lease is not None)
+    assert not person.flagged, "the mark was the other pair's"
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_break_gives_the_pair_back_and_takes_no_answers(person: Person, window: ClipWindow) -> None:
+    sky = (30, 40, 90)
+    box(screenshot(), sky)
+    xdotool("key", "p")
+    step_until(person, lambda: person.on_break)
+    picture = screenshot()
+    assert not (picture == np.array(sky)).all(axis=-1).any() and box(picture, viewer.TEXT)
+    assert person.queue.db.read("SELECT count(*) FROM lease WHERE closed_at IS NULL") == [(0,)]
+    xdotool("key", "l", "r", "p")
+    step_until(person, lambda: person.lease is not None)
+    assert person.queue.history() == []
+    window.tick()
+    box(screenshot(), sky)
 
 
 @pytest.mark.window
