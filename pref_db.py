@@ -531,6 +531,15 @@ class PrefDB:
             choice = Choice("a" if preferred == a else "b") if stored == "preferred" else Choice(stored)
             yield AnswerRow(seq, comparison_id, a, b, choice, left != a, teacher, shown_at, answered_at, self)
 
+    def labellers(self) -> list[tuple[int, str, str, str | None]]:
+        """Of every effective answer that gave a label: seq, who gave it, comparison id, preferred segment's id or None.
+
+        A person's nickname, or the name of a teacher that is none.
+        """
+        who = "coalesce(labeller, teacher)" if self.version > 1 else "teacher"
+        columns = f"seq, {who}, comparison_id, preferred"
+        return self.read(f"SELECT {columns} FROM effective_answer WHERE choice <> 'incomparable' ORDER BY seq")
+
     def add_segments(self, segments: Sequence[Segment]) -> None:
         """Stores segments about which nobody was asked, in one commit; those that are there are left alone."""
         with self.transaction() as db:

@@ -25,6 +25,7 @@ import networks
 from channels import Channels, Report, WeightsBoard, drain
 from pref_db import CompressedSegment, Label, PrefDB, Segment
 from regularisation import L2_START, BagLosses, adapted, decay
+from reliability import Vote, label_weights
 from run_folder import n_cores
 
 ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
@@ -77,6 +78,8 @@ class PredictorConfig:
     reward_target: Literal["preferences", "true_return"] = "preferences"
     """What the predictor is fitted to: answers, or, by least squares, the true returns of the clips that were asked
     about (an ablation of the paper's; only with a synthetic teacher, whose answers and mistakes then do not count)."""
+    weigh_labellers: bool = False
+    """Let a label count by the reliability of who gave it, as far as pairs that were answered more than once tell."""
     reward_std: float = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
     n_initial_epochs: int = 200
@@ -377,6 +380,7 @@ class Trainer:
         self.rng = np.random.default_rng(seed)
         self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
+        self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
         self.last_seq = 0
         self.batches, self.epochs, self.labels_trained = 0, 0, 0
         self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps taken so far
@@ -434,6 +438,19 @@ class Trainer:
             self.last_seq = max(self.last_seq, label.seq)
         for seq in sorted(self.pairs)[:-LABEL_BUFFER]:
             del self.pairs[seq]
+        if self.config.weigh_labellers:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Estimates anew who is reliable, from all answers that the store has."""
+        rows = self.db.labellers()
+        votes = [Vote(labeller, pair, preferred) for _, labeller, pair, preferred in rows if preferred is not None]
+        self.weights = label_weights({seq: labeller for seq, labeller, _, _ in rows if seq in self.pairs}, votes)
+
+    def _weights(self, pairs: list[TrainingPair]) -> Tensor:
+        """(B,) what each label counts."""
+        weights = [self.weights.get(pair.label.seq, 1.0) for pair in pairs]
+        return torch.tensor(weights, device=self.predictor.device)
 
     def _split(self, *, validation: bool) -> list[TrainingPair]:
         """The labels of one side of the split; a handful that all fell to validation are trained on all the same."""
@@ -463,7 +480,7 @@ class Trainer:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
         batch = self._decoded(pairs, crop_steps=self.config.crop_steps)
         with self.channels.turns.trainer():
-            losses, difference = self._descend(batch)
+            losses, difference = self._descend(batch, self._weights(pairs))
             self.bag_losses.add(losses, batch.counts)
         self.batches += 1
         if self.adapts_l2 and self.batches % BATCHES_PER_L2_STEP == 0:
@@ -472,13 +489,16 @@ class Trainer:
         self.labels_trained += len(pairs)
         self._recent.append((losses.mean().item(), *agreement(difference.mean(0), batch.mu)))
 
-    def _descend(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """One optimiser step; returns losses and differences of the segments' returns, (members, B) each."""
+    def _descend(self, batch: PairBatch, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """One optimiser step; returns losses and differences of the segments' returns, (members, B) each.
+
+        weights: (B,) what each label counts, about 1 on average so that the learning rate keeps its meaning.
+        """
         self.learner.train()
         raw = self.learner(batch.observations, batch.actions)
         returns_a, returns_b = batch.returns(raw)
         losses = self._losses(batch, returns_a, returns_b)  # (members, B)
-        loss = (losses * batch.counts).sum(1) / batch.counts.sum(1).clamp(min=1)
+        loss = (losses * batch.counts * weights).sum(1) / batch.counts.sum(1).clamp(min=1)
         loss = loss + OUTPUT_PENALTY * raw.square().mean(1)
         self.optimizer.zero_grad()
         loss.sum().backward()
@@ -566,7 +586,7 @@ class Trainer:
             batch = self._decoded(pairs[start : start + size])
             with self.channels.turns.trainer():
                 returns_a, returns_b = batch.returns(self.predictor.predict(batch.observations, batch.actions))
-            losses = self._losses(batch, returns_a, returns_b)
+            losses = self._losses(batch, returns_a, returns_b) * self._weights(pairs[start : start + size])
             measured += [(loss, 0, 0) for loss in losses.mean(0).tolist()]
             measured.append((math.nan, *agreement(returns_a.mean(0) - returns_b.mean(0), batch.mu)))
         self.validation, self.training = _summed(measured), _summed(self._recent)

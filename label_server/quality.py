@@ -9,11 +9,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reliability import Vote, error_rates, shared_votes
+
 DECISIVE = ("first", "second")
 Z95 = 1.959964  # standard normal, two-sided 95 %
 MAX_SECONDS = 120.0  # a longer answer is a pause, not an answer's time
 LEAST_SHARED = 10  # answers to pairs with several answers, below which an error rate would mean nothing
-EM_ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -89,33 +90,11 @@ def values_by_pair(judgements: Sequence[Judgement]) -> list[list[str]]:
     return [list(values.values()) for values in newest.values()]
 
 
-def error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
-    """How often each labeller is wrong, from pairs with several decisive answers (Dawid and Skene 1979, one coin).
-
-    Each labeller is wrong with one probability, whatever the pair; which segment is the better one is unknown, and
-    either is as likely beforehand. Answers of one labeller to one pair at two times count as two. Expectation
-    maximisation, from 10 %; labellers with fewer than ten such answers are left out.
-    """
-    by_pair: dict[str, list[Judgement]] = defaultdict(list)
-    for judgement in judgements:
-        if judgement.value in DECISIVE:
-            by_pair[judgement.comparison_id].append(judgement)
-    shared = [answers for answers in by_pair.values() if len(answers) > 1]
-    given = Counter(judgement.labeller for answers in shared for judgement in answers)
-    rates = dict.fromkeys(given, 0.1)
-    for _ in range(EM_ROUNDS):
-        wrong: Counter[str] = Counter()
-        for answers in shared:
-            reference = answers[0].value
-            logit = 0.0  # of the reference being the better one
-            for judgement in answers:
-                rate = min(max(rates[judgement.labeller], 1e-6), 0.5)
-                logit += math.log((1 - rate) / rate) * (1 if judgement.value == reference else -1)
-            p = 1 / (1 + math.exp(-max(-500.0, min(500.0, logit))))
-            for judgement in answers:
-                wrong[judgement.labeller] += 1 - p if judgement.value == reference else p  # type: ignore[assignment]
-        rates = {labeller: wrong[labeller] / n for labeller, n in given.items()}
-    return {labeller: rate for labeller, rate in rates.items() if given[labeller] >= LEAST_SHARED}
+def known_error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
+    """How often each labeller is wrong (`reliability.error_rates`), who gave at least ten answers to shared pairs."""
+    shared = shared_votes([Vote(j.labeller, j.comparison_id, j.value) for j in judgements if j.value in DECISIVE])
+    given = Counter(vote.labeller for one in shared for vote in one)
+    return {name: rate for name, rate in error_rates(shared).items() if given[name] >= LEAST_SHARED}
 
 
 def labeller_quality(labeller: str, judgements: Sequence[Judgement], error_rate: float | None) -> LabellerQuality:
@@ -150,7 +129,7 @@ def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
     by_labeller: dict[str, list[Judgement]] = defaultdict(list)
     for judgement in judgements:
         by_labeller[judgement.labeller].append(judgement)
-    rates = error_rates(judgements)
+    rates = known_error_rates(judgements)
     rows = [labeller_quality(name, own, rates.get(name)) for name, own in sorted(by_labeller.items())]
     shared = [values for values in values_by_pair(judgements) if len(values) > 1]
     return {
