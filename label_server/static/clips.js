@@ -82,11 +82,14 @@ export class Player {
     return this.clips[0].error ? this.clips[1].fps : this.clips[0].fps;
   }
 
-  /** Starts a pair from frame 0 of both, and draws that at once. */
+  /**
+   * Starts a pair from frame 0 of both, and draws that at once. This first time frame 0 stays for one refresh of the
+   * screen only, so that the pair is seen to move at once; all else, and every further round, is at real speed.
+   */
   show(left, right) {
     this.clips = [left, right];
     this.time = this.watched = 0;
-    this.playing = true;
+    this.playing = this.fresh = true;
     this.index = -1;
     this.fit();
     this.draw(0);
@@ -99,7 +102,10 @@ export class Player {
   tick(now) {
     const passed = Math.min(now - (this.last ?? now), 250); // a tab in the background stands still
     this.last = now;
-    if (this.clips) {
+    if (this.fresh) {
+      this.fresh = false; // this refresh puts frame 0 on screen, the next one shall be frame 1
+      this.time = this.clips ? Math.max(0, 1 / this.fps - 0.001) : 0;
+    } else if (this.clips) {
       this.watched += passed;
       if (this.playing) {
         this.time = (this.time + (passed / 1000) * this.speed) % (this.frames / this.fps + HOLD);
@@ -119,7 +125,7 @@ export class Player {
   /** Stops at a frame. */
   seek(index) {
     if (!this.clips) return;
-    this.playing = false;
+    this.playing = this.fresh = false;
     const i = Math.max(0, Math.min(index, this.frames - 1));
     this.time = i / this.fps;
     this.draw(i);
@@ -132,6 +138,7 @@ export class Player {
   replay() {
     this.time = 0;
     this.playing = true;
+    this.fresh = false;
   }
 
   /** Makes both as large as there is room for, by a whole number of screen pixels. */

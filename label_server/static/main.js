@@ -33,17 +33,22 @@ const player = new Player($("left"), $("right"), {
     scrub.max = frames - 1;
     scrub.value = index;
     scrub.setAttribute("aria-valuetext", `frame ${index + 1} of ${frames}`);
-    if (pressedAt !== null && index > 0) tellDrawn("pair-moving");
+    if (pressedAt === null || index === 0) return;
+    afterRefresh("pair-moving", 1);
+    pressedAt = null;
   },
 });
 
-/** For measurements: how long after the press the frame is on its way to the screen. */
-function tellDrawn(name) {
+/**
+ * For measurements: tells how long ago the key was pressed, when what is drawn now is on screen: the first callback
+ * comes before that, the second after it. For what an animation frame's own callback draws, the first one does.
+ */
+function afterRefresh(name, refreshes) {
   const pressed = pressedAt;
-  if (name === "pair-moving") pressedAt = null;
-  // The first callback comes before the picture is put on screen, the second after it.
-  requestAnimationFrame(() => requestAnimationFrame(() =>
-    document.dispatchEvent(new CustomEvent(name, { detail: { ms: performance.now() - pressed } }))));
+  const tell = (left) => left
+    ? requestAnimationFrame(() => tell(left - 1))
+    : document.dispatchEvent(new CustomEvent(name, { detail: { ms: performance.now() - pressed } }));
+  tell(refreshes);
 }
 
 // What is on screen
@@ -59,7 +64,7 @@ function show() {
     shownClock = performance.now();
     replays = 0;
     player.show(...wanted.clips);
-    if (pressedAt !== null) tellDrawn("pair-drawn");
+    if (pressedAt !== null) afterRefresh("pair-drawn", 2);
   } else if (!wanted) {
     shown = null;
     player.clear();
