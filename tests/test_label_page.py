@@ -410,6 +410,30 @@ def test_speed_is_remembered_and_pause_holds_the_frame(browser: Browser, server:
         assert wait_for_answers(server, 1)[0].speed == 2
 
 
+# Answers, unless the pair is too new for that, and looks at what is drawn now and in the next refreshes of the screen.
+ANSWER_AND_LOOK = """() => new Promise((done) => {
+  const stage = document.querySelector("#stage"), before = stage.dataset.pair;
+  dispatchEvent(new KeyboardEvent("keydown", { key: "l" }));
+  if (stage.dataset.pair === before) return done(null);
+  const seen = [], look = () => {
+    seen.push(Number(document.querySelector("#scrub").value));
+    seen.length < 3 ? requestAnimationFrame(look) : done(seen);
+  };
+  look();
+})"""
+
+
+def test_a_new_pair_moves_with_the_second_refresh_of_the_screen(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.keyboard.press("[")
+        page.keyboard.press("[")  # a quarter of the speed: a frame lasts for 0.27 s
+        wait_for_js(page, "document.querySelector('#speed').value === '0.25'")
+        seen = None
+        while seen is None:
+            seen = page.evaluate(ANSWER_AND_LOOK)
+        assert seen[:2] == [0, 0] and seen[2] >= 1
+
+
 def test_a_wrong_link_says_what_to_do(browser: Browser, server: Server) -> None:
     context = browser.new_context()
     page = context.new_page()

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from label_queue import LabelQueue
 from label_server import Address
 from label_server.server import PROCESS
 from pref_db import PrefDB
 from processes import UserError
 from tests.labelling import Client, make_store, segment
 from tests.test_run import DEADLINE, DOT, ROOT, alive, run, started, wait_for
-from web import PageConfig
+from web import PageConfig, WebGatherer
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 
@@ -115,6 +116,18 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         words = ("gather_initial_prefs", DOT, "--ui", "web", "--web_port", port, "--run_name", "a")
         result = run(tmp_path, *words, status=1)
     assert "choose another --web_port" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
+        LabelQueue(db).beat("server", {"trouble": "of an earlier run"})
+        gatherer = WebGatherer(db, tmp_path, PageConfig(web_port=0), goal=1, initial_labels=1)
+        gatherer.close()  # it shall not beat meanwhile
+        gatherer.tell("a", {})
+        LabelQueue(db).beat("server", {"trouble": "clips cannot be kept"})
+        for status in "bcd":
+            gatherer.tell(status, {})
+    assert [record.getMessage() for record in caplog.records] == ["the label server says: clips cannot be kept"]
 
 
 def test_settings_of_the_page(tmp_path: Path) -> None:
