@@ -663,18 +663,23 @@ class PrefDB:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit (with fsync) at the end, or leave the file as it was.
 
+        Within another one it is part of that, which commits; or is undone alone, if it fails.
+
         Results are read inside: an error after the commit would make the caller store the answer again.
         """
         db = self._connection()
         if self._read_only:
             raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
+        is_part = db.in_transaction
+        done = False
         try:
-            db.execute("BEGIN IMMEDIATE")
+            db.execute("SAVEPOINT part" if is_part else "BEGIN IMMEDIATE")
             yield db
-            db.execute("COMMIT")
+            db.execute("RELEASE part" if is_part else "COMMIT")
+            done = True
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
         finally:
-            if db.in_transaction:
+            if db.in_transaction and not done:
                 with contextlib.suppress(sqlite3.Error):
-                    db.execute("ROLLBACK")
+                    db.execute("ROLLBACK TO part" if is_part else "ROLLBACK")

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -58,6 +59,8 @@ class LabelApp:
         self._db_path = db_path
         self.clips: Clips
         self._queue: LabelQueue | None = None
+        # What is to be done in the queue's thread.
+        self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._status: tuple[float, dict[str, Any]] = (-1e9, {})
@@ -97,13 +100,33 @@ class LabelApp:
 
     async def _in_queue(self, call: Callable[[LabelQueue], T]) -> T:
         """Does something with the queue in the one thread that may; raises PrefDBError."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._calls.append((call, done))
+        await loop.run_in_executor(self._thread, self._do_calls, loop)
+        return await done
 
-        def body() -> T:
-            if self._queue is None:
-                self._queue = LabelQueue(PrefDB.open(self._db_path))
-            return call(self._queue)
+    def _do_calls(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Does all that has been asked for by now, with one commit: each would wait for the disk.
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, body)
+        What fails is undone alone and told to who asked for it; where the commit fails, nothing was done for anybody.
+        """
+        calls = []
+        while self._calls:
+            calls.append(self._calls.popleft())
+        results: list[tuple[Any, Exception | None]] = []
+        try:
+            self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path))
+            with self._queue.db.transaction() if len(calls) > 1 else contextlib.nullcontext():
+                for call, _ in calls:
+                    try:
+                        results.append((call(self._queue), None))
+                    except Exception as error:
+                        results.append((None, error))
+        except Exception as error:
+            results = [(None, error)] * len(calls)
+        for (_, done), (result, failure) in zip(calls, results, strict=True):
+            loop.call_soon_threadsafe(_tell, done, result, failure)
 
     def _close_queue(self) -> None:
         if self._queue is not None:
@@ -377,6 +400,15 @@ class LabelApp:
 
     async def get_openapi(self, request: Request, _: None) -> Response:
         return JSONResponse(openapi())
+
+
+def _tell(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+    if done.cancelled():  # who asked has gone
+        return
+    if failure is None:
+        done.set_result(result)
+    else:
+        done.set_exception(failure)
 
 
 def _lease(lease: Lease) -> dict[str, Any]:

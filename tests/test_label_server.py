@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,40 @@ def test_answers_are_stored_once(server: Server) -> None:
     assert (code, receipt["status"]) == (409, "conflict")
     rows = client.get("/api/history")[1]["rows"]
     assert [(row["choice"], row["left"]) for row in rows] == [("left", lease["left"])]
+
+
+def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Path) -> None:
+    app = LabelApp(make_store(tmp_path, 1), tmp_path, "token", "127.0.0.1")
+    asked = threading.Event()
+
+    def fails(queue: LabelQueue) -> None:
+        with queue.db.transaction() as db:
+            db.execute("INSERT INTO setting VALUES ('half', 'done')")
+            raise ValueError("of this one alone")
+
+    def breaks(queue: LabelQueue) -> None:
+        queue.db.close()
+
+    async def together(*calls: Callable[[LabelQueue], Any]) -> list[Any]:
+        asked.clear()
+        first = asyncio.ensure_future(app._in_queue(lambda queue: asked.wait()))
+        others = [asyncio.ensure_future(app._in_queue(call)) for call in calls]
+        await asyncio.sleep(0)  # each has got as far as waiting for the queue
+        asked.set()
+        return (await asyncio.gather(first, *others, return_exceptions=True))[1:]
+
+    async def everything() -> None:
+        async with app._lifespan(app.asgi):
+            found = await together(lambda q: q.set_setting("a", "1"), fails, lambda q: q.claim("me"))
+            assert found[0] is None and str(found[1]) == "of this one alone" and len(found[2]) == 1
+            with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
+                assert (LabelQueue(db).setting("a"), LabelQueue(db).setting("half")) == ("1", None)
+            found = await together(lambda q: q.set_setting("b", "2"), breaks, lambda q: q.claim("me"))
+            assert all(isinstance(one, Exception) for one in found), "nobody is told that it was stored"
+        with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
+            assert LabelQueue(db).setting("b") is None
+
+    asyncio.run(everything())
 
 
 def test_undo_takes_back_the_answer_that_was_meant(server: Server) -> None:
