@@ -74,9 +74,8 @@ class LabelApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self.clips = await self._in_queue(
-            self._make_clips
-        )  # opens the store now: what is wrong with it ends the server
+        # Opens the store now: what is wrong with it ends the server.
+        self.clips = await self._in_queue(self._make_clips)
         beats = asyncio.create_task(self._beat())
         try:
             yield
