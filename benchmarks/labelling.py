@@ -3,7 +3,8 @@
 python benchmarks/labelling.py            # all three, to results/labelling.json
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
-gap: from the key press to the next pair on screen, in Chromium, with Pong's colour clips.
+gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
+colour clips; and how fast it trains with the page open and closed, in turns.
 trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
 and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
@@ -21,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from whole_runs import policy_rows, started_run
+
 from envs import env_info
 from label_queue import LabelQueue
 from pref_db import Comparison, PrefDB, Segment, encode_frames
@@ -47,6 +50,10 @@ PONG = "PongNoFrameskip-v4"
 VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
+SITTINGS = 5
+THINK_SECONDS = 2.0  # of somebody quick, from one answer to the next
+WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
+TRAINING = ("train_policy_with_original_rewards", PONG, *WITHOUT_END)
 # How often the scripted person meets with trouble, per answer.
 RELOAD, DOUBLE, OTHER_TAB, OFFLINE = 0.03, 0.05, 0.05, 0.02
 MINUTE = 60.0  # seconds between kills of the server, and of the long time without a connection
@@ -97,25 +104,55 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def gap(n: int) -> dict[str, Any]:
-    """Milliseconds from an answer to the next pair's first frame, and to its second, on screen."""
-    with tempfile.TemporaryDirectory() as name:
+    """Milliseconds from an answer to the next pair's first frame, and to its second, on screen, beside a training.
+
+    Somebody gives n answers in some sittings; the training goes on alone for as long between them.
+    """
+    gaps: list[tuple[str, float]] = []
+    speeds: dict[str, list[float]] = {"closed": [], "open": []}
+    a_sitting = max(1, n // SITTINGS)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        started_run(*TRAINING) as (process, run_dir),
+        chromium() as browser,
+    ):
         folder = Path(name)
-        pong_store(folder, n + 5)
-        with running(folder) as server, chromium() as browser:
-            page = browser.new_page(viewport=VIEW)
-            page.add_init_script(LISTEN)
-            page.goto(server.link)
-            for i in range(n):
+        pong_store(folder, n + 8)
+        with running(folder) as server:
+            while len(policy_rows(run_dir)) < 5:  # it trains
+                assert process.poll() is None, "the training has ended"
+                time.sleep(0.5)
+            for _ in range(SITTINGS):
+                with speed_of(run_dir, speeds["closed"]):
+                    time.sleep(a_sitting * THINK_SECONDS)
+                page = browser.new_page(viewport=VIEW)
+                page.add_init_script(LISTEN)
+                page.goto(server.link)
                 wait_for_pair(page)
-                page.wait_for_timeout(600)  # somebody quick; the next pairs have that long to come
-                press(page, KEYS[i % 2])
-            wait_for_js(page, f"gaps.filter(([name]) => name === 'pair-moving').length >= {n}")
-            gaps = page.evaluate("gaps")
-    result: dict[str, Any] = {"answers": n}
+                with speed_of(run_dir, speeds["open"]):
+                    for i in range(a_sitting):
+                        page.wait_for_timeout(1000 * THINK_SECONDS)
+                        press(page, KEYS[i % 2])
+                        wait_for_pair(page)
+                wait_for_js(page, f"gaps.filter(([name]) => name === 'pair-moving').length >= {a_sitting}")
+                gaps += page.evaluate("gaps")
+                page.close()
+    result: dict[str, Any] = {"answers": a_sitting * SITTINGS}
+    for state, values in speeds.items():
+        result[f"training, page {state}"] = {"agent_steps_per_second": statistics.median(values), "of": values}
     for name in ("pair-drawn", "pair-moving"):
         values = [ms for kind, ms in gaps if kind == name]
         result[name] = {"median_ms": statistics.median(values), "p95_ms": percentile(values, 0.95)}
     return result
+
+
+@contextlib.contextmanager
+def speed_of(run_dir: Path, speeds: list[float]) -> Iterator[None]:
+    """Adds the agent steps per second of the run in the block."""
+    before = policy_rows(run_dir)[-1]
+    yield
+    after = policy_rows(run_dir)[-1]
+    speeds.append((after.steps - before.steps) / (after.seconds - before.seconds))
 
 
 class Trouble:
@@ -291,6 +328,8 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             lines.append(
                 (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
             )
+        speeds = [found[f"training, page {state}"]["agent_steps_per_second"] for state in ("open", "closed")]
+        lines.append(("Training with the page open, of its speed without", f"{speeds[0] / speeds[1]:.1%}"))
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
         lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
@@ -307,14 +346,14 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def labelling(
-    only: tuple[str, ...] = (), answers: int = 1000, presses: int = 200, comparisons: int = 1000, quick: bool = False
+    only: tuple[str, ...] = (), answers: int = 1000, presses: int = 100, comparisons: int = 1000, quick: bool = False
 ) -> None:
     """Measures the labelling page.
 
     Args:
         only: names of the parts to measure (gap, trouble, people), the others are left as they are; by default all.
         answers: of the scripted person.
-        presses: after which the gap is measured.
+        presses: after which the gap is measured, beside a training.
         comparisons: that eight people share.
         quick: small numbers, and the result in runs/ rather than results/.
     """
