@@ -68,8 +68,9 @@ def spreadsheet_cell(value: Any) -> Any:
 class Segment:
     """A trajectory segment of T agent steps.
 
-    Shapes: observations (T + stack - 1, H, W) uint8, the unique frames once, or (T, D) float32 vectors with
-    stack 1; actions (T,) int64 or (T, A) float32; rewards (T,) float32. Raises ValueError on anything else.
+    Shapes: observations (T + stack - 1, H, W) uint8, the unique frames once, or with stack 1 (T, C, H, W) uint8
+    pictures that share no frame, or (T, D) float32 vectors; actions (T,) int64 or (T, A) float32; rewards (T,)
+    float32. Raises ValueError on anything else.
     The arrays must not be changed afterwards: `id` depends on them.
     """
 
@@ -88,7 +89,11 @@ class Segment:
     def __post_init__(self) -> None:
         steps = len(self.rewards)
         forms: dict[str, list[tuple[type, int, int]]] = {
-            "observations": [(np.uint8, 3, steps + self.stack - 1), (np.float32, 2, steps)],
+            "observations": [
+                (np.uint8, 3, steps + self.stack - 1),
+                (np.uint8, 4, steps),
+                (np.float32, 2, steps),
+            ],
             "actions": [(np.int64, 1, steps), (np.float32, 2, steps)],
             "rewards": [(np.float32, 1, steps)],
         }
@@ -97,8 +102,8 @@ class Segment:
             if (array.dtype, array.ndim, len(array)) not in allowed:
                 expected = " or ".join(f"{np.dtype(d)} with {n} axes, length {k}" for d, n, k in allowed)
                 raise ValueError(f"{name}: expected {expected}; received {array.dtype} {array.shape}")
-        if steps < 1 or self.stack < 1 or (self.stack > 1 and not self.is_pixels):
-            raise ValueError(f"expected steps, and stack 1 for vectors; received {steps=}, {self.stack=}")
+        if steps < 1 or self.stack < 1 or (self.stack > 1 and self.observations.ndim != 3):
+            raise ValueError(f"expected steps, and stack 1 but for frames; received {steps=}, {self.stack=}")
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -118,8 +123,8 @@ class Segment:
         return digest.hexdigest()
 
     def stacked(self) -> np.ndarray:
-        """What the networks see: a read-only (T, stack, H, W) uint8 view, no copy; or (T, D) float32."""
-        if not self.is_pixels:
+        """What the networks see: read-only (T, stack or C, H, W) uint8, of frames without a copy; or (T, D) float32."""
+        if self.observations.ndim != 3:
             return self.observations
         windows = np.lib.stride_tricks.sliding_window_view(self.observations, self.stack, axis=0)
         return np.moveaxis(windows, -1, 1)
@@ -136,7 +141,7 @@ class Segment:
         )
 
     def frames(self) -> np.ndarray:
-        """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame of each step.
+        """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame (last plane) of each step.
 
         Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip.
         """
@@ -144,7 +149,7 @@ class Segment:
             return decode_frames(self.view)
         if not self.is_pixels:
             raise ValueError(f"a segment of {self.env_id} has no frames to show: record it with a view clip")
-        return np.repeat(self.observations[self.stack - 1 :, :, :, None], 3, axis=3)
+        return np.repeat(self.stacked()[:, -1, :, :, None], 3, axis=3)
 
     @staticmethod
     def unique_frames(stacked: np.ndarray) -> np.ndarray:

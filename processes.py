@@ -16,7 +16,7 @@ from typing import Any
 
 from channels import Channels, Failure
 from checkpoint import CheckpointError
-from envs import EnvError
+from errors import UserError
 from pref_db import PrefDBError
 from viewer import DisplayError
 
@@ -32,12 +32,8 @@ class ChildError(Exception):
         self.child_traceback = child_traceback
 
 
-class UserError(Exception):
-    """Something the user can mend; the message is one sentence that says how."""
-
-
 # Exceptions whose message is meant for the user as it stands.
-USER_ERRORS = (UserError, CheckpointError, EnvError, PrefDBError, DisplayError, OSError)
+USER_ERRORS = (UserError, CheckpointError, PrefDBError, DisplayError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
@@ -120,6 +116,12 @@ class Children:
         for process in self.processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
         self.kill()
+
+    def close(self) -> None:
+        """Gives back what this process keeps of children that have ended."""
+        for process in self.processes.values():
+            process.close()
+        self.processes.clear()
 
     def kill(self) -> None:
         """Ends every child at once."""

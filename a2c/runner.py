@@ -15,6 +15,7 @@ from a2c.model import Policy
 from channels import Episode
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import Segment, encode_frames
+from segment_cutter import SegmentCutter
 
 
 class Stopwatch:
@@ -89,92 +90,15 @@ class Rollout:
         return self.actions.reshape(-1, *self.actions.shape[2:])
 
 
-class SegmentCutter:
-    """Cuts consecutive segments, none of which spans two episodes, from environments 0 .. n - 1.
-
-    What is left at the end of an episode becomes a shorter segment if it has half the length or more.
-    """
-
-    def __init__(self, info: EnvInfo, n_envs: int, seed: int) -> None:
-        length = info.segment_length
-        self.info, self.n_envs, self.seed, self.length = info, n_envs, seed, length
-        self.stack = info.observation_shape[0] if info.kind == "pixels" else 1
-        if info.kind == "pixels":
-            frames: np.ndarray = np.zeros((n_envs, length + self.stack - 1, *info.observation_shape[1:]), np.uint8)
-        else:
-            frames = np.zeros((n_envs, length, *info.observation_shape), np.float32)
-        self.frames = frames
-        self.actions = np.zeros(
-            (n_envs, length) if info.n_actions else (n_envs, length, info.action_dim or 0),
-            np.int64 if info.n_actions else np.float32,
-        )
-        self.rewards = np.zeros((n_envs, length), np.float32)
-        self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
-        self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
-        self.filled = np.zeros(n_envs, np.int64)
-
-    def add(
-        self,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        done: np.ndarray,
-        valid: np.ndarray,
-        views: np.ndarray | None,
-        member_rewards: np.ndarray | None,
-        policy_step: int,
-    ) -> list[Segment]:
-        """Takes one step of all environments; returns the segments that it completed.
-
-        `member_rewards` (members, N) is what each member of the ensemble predicts for it.
-        """
-        n = self.n_envs
-        so_far = np.where(self.filled[:, None] > 0, self.member_returns, np.float32(0))
-        step = np.float32(np.nan) if member_rewards is None else member_rewards[:, :n].T
-        self.member_returns = np.where(valid[:n, None], so_far + step, self.member_returns)
-        acting = np.flatnonzero(valid[:n])
-        at = self.filled[acting]
-        if self.stack > 1:
-            first = acting[at == 0]
-            self.frames[first, : self.stack] = observations[first]
-            self.frames[acting, at + self.stack - 1] = observations[acting, -1]
-        else:
-            self.frames[acting, at] = observations[acting].reshape(len(acting), *self.frames.shape[2:])
-        self.actions[acting, at], self.rewards[acting, at] = actions[acting], rewards[acting]
-        if views is not None:
-            for i in acting:
-                self.views[i].append(views[i])
-        self.filled[acting] += 1
-        ended = done[:n] | (self.filled == self.length)
-        segments = [
-            self._segment(int(i), policy_step) for i in np.flatnonzero(ended) if self.filled[i] * 2 >= self.length
-        ]
-        self.filled[ended] = 0
-        for i in np.flatnonzero(ended):
-            self.views[i].clear()
-        return segments
-
-    def _segment(self, i: int, policy_step: int) -> Segment:
-        length = int(self.filled[i])
-        predicted = not np.isnan(self.member_returns[i]).any()
-        return Segment(
-            env_id=self.info.env_id,
-            observations=self.frames[i, : length + self.stack - 1].copy(),
-            actions=self.actions[i, :length].copy(),
-            rewards=self.rewards[i, :length].copy(),
-            stack=self.stack,
-            policy_step=policy_step,
-            seed=self.seed + i,
-            fps=self.info.fps,
-            view=encode_frames(np.stack(self.views[i])) if self.views[i] else None,
-            member_returns=self.member_returns[i].copy() if predicted else None,
-        )
+def stack_of(info: EnvInfo) -> int:
+    """Frames of an observation, of which all but the newest were in the one before."""
+    return info.observation_shape[0] if info.kind == "pixels" else 1
 
 
 def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
     """A segment of random actions, of the form that training has; None where no episode is long enough to cut one."""
     info, env = replace(env_info(env_id), segment_length=clip_steps), make_vec_env(env_id, 1, seed)
-    cutter, resetting = SegmentCutter(info, 1, seed), np.zeros(1, np.bool_)
+    cutter, resetting = SegmentCutter(info, 1, seed, stack_of(info)), np.zeros(1, np.bool_)
     env.action_space.seed(seed)
     try:
         observations, _ = env.reset()
@@ -273,7 +197,7 @@ class Runner:
         self.clip_rewards = info.kind == "pixels"
         self.watch, self.record = watch, record
         self.n_steps, n_envs = rollout.rewards.shape
-        self.cutter = SegmentCutter(info, env.n_watched if watch else n_envs, seed)
+        self.cutter = SegmentCutter(info, env.n_watched if watch else n_envs, seed, stack_of(info))
         self.recorder = EpisodeRecorder(info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes = 0

@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 
+from errors import UserError
+
 gymnasium.register_envs(ale_py)
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for every emulator that starts
 
@@ -83,7 +85,7 @@ _TUNED: dict[str, dict[str, object]] = {
 }
 
 
-class EnvError(ValueError):
+class EnvError(UserError, ValueError):
     """An environment cannot be used; the message is one sentence that says what would work."""
 
 

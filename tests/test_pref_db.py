@@ -132,6 +132,20 @@ def test_vectors_and_continuous_actions_round_trip_in_full_precision(tmp_path: P
         a.frames()
 
 
+def test_pictures_that_share_no_frame_round_trip_and_can_be_cropped(db: PrefDB) -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (2, LENGTH, 3, 84, 84), np.uint8)
+    actions, rewards = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.float32)
+    a, b = (Segment(ENV_ID, planes, actions, rewards, 1, policy_step=0, seed=0, fps=15.0) for planes in pictures)
+    db.add_answer(Comparison(a, b, flip=False), Choice.A, teacher="person")
+    assert_same(db.segment(a.id), a)
+    np.testing.assert_array_equal(a.stacked(), pictures[0])
+    np.testing.assert_array_equal(a.crop(3, 5).stacked(), pictures[0, 3:8])
+    np.testing.assert_array_equal(b.frames()[..., 0], pictures[1, :, -1])
+    with pytest.raises(ValueError, match="stack 1 but for frames"):
+        Segment(ENV_ID, pictures[0], actions, rewards, 2, policy_step=0, seed=0, fps=15.0)
+
+
 def test_view_clip_and_numpy_scalars_round_trip(db: PrefDB) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (LENGTH, 21, 16, 3), np.uint8)
     int_like: Any = np.int64(7)
