@@ -33,15 +33,17 @@ LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
 TURN_SECONDS = 5.0  # longer than any step or batch takes
 
 
-def start_context() -> Context:
+def start_context(method: str | None = None) -> Context:
     """How processes are started: each from a small server that has imported the large libraries once, for all of them.
 
     A process so started has nothing of the one that asked for it but what it is given, as with `spawn`, which is what
-    systems without `forkserver` have.
+    systems without `forkserver` have; or by the `method` of multiprocessing that is given.
     """
-    served = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver") if served else multiprocessing.get_context("spawn")
-    context.set_forkserver_preload(LARGE_LIBRARIES)
+    if method is None:
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(LARGE_LIBRARIES)
     return context
 
 
@@ -211,12 +213,16 @@ class Channels:
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: StopFlag  # finish the step, checkpoint, leave
     pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
+    save: StopFlag  # write a checkpoint of the reward predictor now; the trainer clears it when that is done
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
+    n_labels: Any  # labels in the store, written by pref_interface alone
+    trained_batches: Any  # batches that the reward predictor was trained on, written by reward_predictor alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
     context: Context | None = field(repr=False)  # None: everything runs in this process
 
     @classmethod
-    def create(cls, *, synchronous: bool, take_turns: bool) -> Channels:
+    def create(cls, *, synchronous: bool, take_turns: bool, start_method: str | None = None) -> Channels:
+        """`start_method`: how processes will be started, if otherwise than `start_context` chooses."""
         if synchronous:
             return cls(
                 queue.Queue(SEGMENT_QUEUE_SIZE),
@@ -225,11 +231,14 @@ class Channels:
                 queue.Queue(1),
                 StopFlag(None),
                 StopFlag(None),
+                StopFlag(None),
+                ctypes.c_int64(0),
+                ctypes.c_int64(0),
                 ctypes.c_int64(0),
                 ProcessorTurns(None),
                 None,
             )
-        context = start_context()
+        context: Any = start_context(start_method)
         return cls(
             context.Queue(SEGMENT_QUEUE_SIZE),
             context.Queue(LABEL_QUEUE_SIZE),
@@ -237,6 +246,9 @@ class Channels:
             context.Queue(1),
             StopFlag(context),
             StopFlag(context),
+            StopFlag(context),
+            context.RawValue(ctypes.c_int64, 0),
+            context.RawValue(ctypes.c_int64, 0),
             context.RawValue(ctypes.c_int64, 0),
             ProcessorTurns(context if take_turns else None),
             context,
@@ -263,6 +275,13 @@ class Channels:
         for channel in (self.segments, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
+
+    def close(self) -> None:
+        """Gives back the queues' pipes and threads, once every other process has left; what lies in them is lost."""
+        for channel in (self.segments, self.labels, self.reports, self.episodes):
+            if hasattr(channel, "cancel_join_thread"):
+                channel.cancel_join_thread()
+                channel.close()
 
 
 def _read_by_thread(channel: Any, size: int) -> queue.Queue[Any]:

@@ -7,8 +7,10 @@ import math
 import queue
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -170,6 +172,7 @@ class PrefInterface:
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
         self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
+        channels.n_labels.value = self.n_labels
         self._all_asked = False
         self._said_end = False
         self._told, self._status = -math.inf, ""
@@ -283,7 +286,7 @@ class PrefInterface:
         """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
         if not answered:
             return False
-        self.n_labels = self.db.n_labels()
+        self.n_labels = self.channels.n_labels.value = self.db.n_labels()
         if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
             self.n_answers = self.db.n_answers()
         if self.channels.labels is None:
@@ -325,3 +328,26 @@ class PrefInterface:
         """Closes the windows and the store."""
         self.gatherer.close()
         self.db.close()
+
+
+def run_interface(
+    channels: Channels,
+    make_gatherer: Callable[..., PreferenceGatherer],
+    gatherer_arguments: dict[str, Any],
+    db_path: Path,
+    interface_arguments: dict[str, Any],
+) -> None:
+    """Body of a process of its own for the preference interface: asks until told to stop.
+
+    Args:
+        make_gatherer: makes who is asked, of the open store and these arguments.
+        interface_arguments: the remaining arguments of `PrefInterface`.
+    """
+    db = PrefDB.open(db_path)
+    interface = PrefInterface(db, make_gatherer(db, **gatherer_arguments), channels, **interface_arguments)
+    try:
+        while not channels.stop.is_set():
+            if not interface.step():
+                channels.stop.wait(1 / 60)
+    finally:
+        interface.close()

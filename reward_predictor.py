@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,8 +37,6 @@ NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not a
 PATIENCE_EPOCHS = 5  # pretraining ends when so many epochs
 MIN_GAIN = 0.02  # have not brought the validation loss down by this share: the rest is creeping, which costs minutes
 AVERAGED_BATCHES = 50
-BATCHES_PER_PUBLISH = 10
-BATCHES_PER_MEASUREMENT = 50
 BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
 OBSERVED_PAIRS = 200  # labels whose segments, some 10,000 frames, tell the mean and deviation of each pixel
 SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
@@ -92,6 +90,15 @@ class PredictorConfig:
     """Folder with a reward predictor checkpoint to start from."""
     reward_predictor_ckpt_interval: int = 500
     """Training batches of the reward predictor between checkpoints, of which there is one every two minutes anyway."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Training batches between two of what the trainer does besides; `--reward_predictor_ckpt_interval` is a flag."""
+
+    publish: int = 10  # its weights to the policy
+    measure: int = 50
+    receive: int = 1  # new labels
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,8 @@ class RewardPredictor(nn.Module):
         if isinstance(self.body, networks.RewardCNN):
             statistics = networks.PixelStatistics(*self.body.reader.shift.shape[2:]).to(self.device)
             for segment in segments:
-                statistics.add(torch.from_numpy(segment.observations))
+                frames = segment.observations.reshape(-1, *segment.observations.shape[-2:])
+                statistics.add(torch.from_numpy(frames))
             self.body.reader.normalise(*statistics.mean_and_std())
 
     def normalised(self, raw: Tensor) -> Tensor:
@@ -356,8 +364,12 @@ class Trainer:
         freeze: bool,
         resume: bool,
         device: torch.device = networks.CPU,
+        intervals: Intervals = Intervals(),
+        n_initial_batches: int | None = None,
     ) -> None:
+        """`n_initial_batches` end the pretraining, or if frozen are its least; None leaves it to the loss."""
         torch.manual_seed(seed)
+        self.inputs, self.intervals, self.n_initial_batches = inputs, intervals, n_initial_batches
         self.env_id, self.config, self.channels, self.board, self.run_dir = (
             env_id,
             config,
@@ -383,6 +395,7 @@ class Trainer:
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
         self.last_seq = 0
         self.batches, self.epochs, self.labels_trained = 0, 0, 0
+        self._received_at = 0  # batch
         self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps taken so far
         self.pretrained = False
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
@@ -402,7 +415,8 @@ class Trainer:
 
     def step(self) -> bool:
         """Takes in new labels and trains a little; False if there was nothing to do but wait."""
-        self._receive()
+        if not self.batches or self.batches - self._received_at >= self.intervals.receive or not self.pretrained:
+            self._receive()
         worked = False
         if not self.pretrained:
             if len(self.pairs) >= self.n_initial_prefs and self._split(validation=False):
@@ -411,17 +425,22 @@ class Trainer:
         elif not self.freeze and self._due():
             self._train_batch(self._sample())
             worked = True
-            if self.batches % BATCHES_PER_PUBLISH == 0:
+            if self.batches % self.intervals.publish == 0:
                 self._publish()
-            if self.batches % BATCHES_PER_MEASUREMENT == 0:
+            if self.batches % self.intervals.measure == 0:
                 self._measure()
             if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
+        if self.channels.save.is_set():
+            if self.batches:
+                self.save()
+            self.channels.save.clear()
         self._report()
         return worked
 
     def _receive(self) -> None:
         """Catches up with the store; the queue is the bell, the disk is the truth, so each label counts once."""
+        self._received_at = self.batches
         if not drain(self.channels.labels) and self.last_seq:
             return
         for label in self.db.labels(after=self.last_seq):
@@ -483,6 +502,7 @@ class Trainer:
             losses, difference = self._descend(batch, self._weights(pairs))
             self.bag_losses.add(losses, batch.counts)
         self.batches += 1
+        self.channels.trained_batches.value = self.batches
         if self.adapts_l2 and self.batches % BATCHES_PER_L2_STEP == 0:
             ratios = self.member_losses()["out_of_bag_ratio"]
             self.l2 = [adapted(l2, ratio) for l2, ratio in zip(self.l2, ratios, strict=True)]
@@ -564,10 +584,17 @@ class Trainer:
             self._best = (loss, copy.deepcopy(self.predictor.state_dict()))
         if loss < self._gained[0] - MIN_GAIN * abs(loss):
             self._gained = (loss, self.epochs)
-        if self.epochs >= self.config.n_initial_epochs or self.epochs - self._gained[1] >= PATIENCE_EPOCHS:
+        if self._pretrained_enough():
             for module in (self.predictor, self.learner):
                 module.load_state_dict(self._best[1])
             self._start_policy()
+
+    def _pretrained_enough(self) -> bool:
+        """Whether pretraining ends with this pass."""
+        converged = self.epochs >= self.config.n_initial_epochs or self.epochs - self._gained[1] >= PATIENCE_EPOCHS
+        if self.n_initial_batches is None:
+            return converged
+        return self.batches >= self.n_initial_batches and (converged or not self.freeze)
 
     def _start_policy(self) -> None:
         """Pretraining is over: the first weights that are published start the policy."""
@@ -650,6 +677,7 @@ class Trainer:
                 "kind": "reward_predictor",
                 "env_id": self.env_id,
                 "config": {name: getattr(self.config, name) for name in ARCHITECTURE},
+                "inputs": inputs_as_dict(self.inputs),
                 "epochs": self.epochs,
                 "pretrained": self.pretrained,
                 "weights": self.predictor.state_dict(),
@@ -710,6 +738,11 @@ ARCHITECTURE = (
 )
 
 
+def inputs_as_dict(inputs: PredictorInputs) -> dict[str, Any]:
+    """What a checkpoint says of the observations and actions that its predictor was trained on."""
+    return {**asdict(inputs), "observation_shape": list(inputs.observation_shape)}
+
+
 def agreement(difference: Tensor, mu: Tensor) -> tuple[int, int]:
     """How many answers the predicted preference agrees with, and of how many: answers of equality do not count."""
     decisive = mu[:, 0] != mu[:, 1]
@@ -751,6 +784,7 @@ class PredictorCopy:
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
+        self._n_recent = 0  # steps in them
 
     @property
     def trained(self) -> bool:
@@ -761,7 +795,7 @@ class PredictorCopy:
         """Takes over the newest weights; returns their version, 0 while there are none."""
         if self.board.version > self.version:
             self.version = self.board.fetch(self.predictor)
-            if self._n_recent() >= NORMALISER_STEPS:
+            if self._n_recent >= NORMALISER_STEPS:
                 observations, actions = (torch.cat(parts) for parts in zip(*self._recent, strict=True))
                 with torch.inference_mode():
                     raw = self.predictor.predict(observations, actions)
@@ -779,12 +813,10 @@ class PredictorCopy:
         device, kept = self.predictor.device, slice(None, None, NORMALISER_STRIDE)
         observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
-        while self._n_recent() - len(self._recent[0][1]) >= NORMALISER_STEPS:
-            self._recent.popleft()
+        self._n_recent += len(self._recent[-1][1])
+        while self._n_recent - len(self._recent[0][1]) >= NORMALISER_STEPS:
+            self._n_recent -= len(self._recent.popleft()[1])
         return self.predictor.member_rewards(observations, actions)
-
-    def _n_recent(self) -> int:
-        return sum(len(actions) for _, actions in self._recent)
 
 
 def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str, Any]) -> None:

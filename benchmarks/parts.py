@@ -35,7 +35,7 @@ from networks import to_device
 from pref_db import Comparison, PrefDB, Segment
 from pref_interface import PrefInterface, PrefsConfig
 from processes import Children
-from reward_predictor import BATCHES_PER_PUBLISH, PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer
+from reward_predictor import Intervals, PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer
 from teachers import SyntheticTeacher
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,11 +192,11 @@ def predictor_update(
             trainer.channels.agent_steps.value += math.ceil(size / trainer.config.labels_per_step)
             start = time.perf_counter()
             trainer.step()
-            (plain if trainer.batches % BATCHES_PER_PUBLISH else publishing).append(time.perf_counter() - start)
+            (plain if trainer.batches % Intervals.publish else publishing).append(time.perf_counter() - start)
         held = len(trainer.pairs)
         trainer.close()
     plain = plain[WARM_UP_CALLS:]
-    with_publishing = size / (statistics.mean(plain) + statistics.mean(publishing) / BATCHES_PER_PUBLISH)
+    with_publishing = size / (statistics.mean(plain) + statistics.mean(publishing) / Intervals.publish)
     return reading(
         "predictor_update",
         size / statistics.mean(plain),
