@@ -1,0 +1,314 @@
+"""Preferences in place of a reward function, around any Gymnasium environment, for any RL code.
+
+    from drlhp import HumanPreferencesEnvWrapper
+
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=25)
+
+Segments of what the agent does are shown to a person, or judged by the environment's own reward; a reward predictor
+learns from the answers (Christiano et al. 2017, arXiv 1706.03741); its reward takes the place of the environment's.
+See the README's section on the wrapper for what runs where, and `Settings` for every argument.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import iterate
+
+from checkpoint import CheckpointError
+from errors import UserError
+from pref_db import PrefDBError
+from preference_system import PreferenceSystem, Settings
+from processes import ChildError
+from reward_predictor import PredictorConfig
+from spaces import SpaceError
+
+if TYPE_CHECKING:
+    from sb3_adapter import HumanPreferencesSB3VecEnv
+
+__all__ = [
+    "CheckpointError",
+    "ChildError",
+    "HumanPreferencesEnvWrapper",
+    "HumanPreferencesSB3VecEnv",
+    "HumanPreferencesVectorEnv",
+    "PredictorConfig",
+    "PrefDBError",
+    "Settings",
+    "SpaceError",
+    "UserError",
+]
+
+TRUE_REWARD, PREDICTED_REWARD = "true_reward", "predicted_reward"  # keys of info
+
+
+def __getattr__(name: str) -> Any:
+    """The adapter for Stable-Baselines3, which is imported only where it is used."""
+    if name == "HumanPreferencesSB3VecEnv":
+        from sb3_adapter import HumanPreferencesSB3VecEnv
+
+        return HumanPreferencesSB3VecEnv
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Counter:
+    """A number that another process writes."""
+
+    def __init__(self, shared: Any) -> None:
+        self._shared = shared
+
+    @property
+    def value(self) -> int:
+        """What it is now."""
+        return 0 if self._shared is None else int(self._shared.value)
+
+
+class Preferences:
+    """What the wrappers have in common: the methods that are about preferences."""
+
+    system: PreferenceSystem
+
+    def _start(self, system: PreferenceSystem) -> None:
+        self.system = system
+        channels = system.channels
+        self.pref_db_size = Counter(channels and channels.n_labels)
+        self.reward_training_steps = Counter(channels and channels.trained_batches)
+        weakref.finalize(self, system.close)  # a wrapper that is dropped without `close` leaves nothing behind
+
+    @property
+    def using_reward_from_predictor(self) -> bool:
+        """Whether `step` returns predicted rewards."""
+        return self.system.using_predicted
+
+    @property
+    def segments_collected(self) -> int:
+        """Segments cut so far."""
+        return self.system.segments_collected
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Folder of this wrapper in log_dir: preferences, checkpoints, curves, logs; None where nothing is stored."""
+        return self.system.run_dir
+
+    def save_prefs(self) -> Path | None:
+        """The file of all preferences, each written as it is given. Pass it, or its folder, as prefs_dir."""
+        return self.system.save_prefs()
+
+    def save_reward_predictor(self) -> Path | None:
+        """Writes a checkpoint now, and returns it. Pass it, or its folder, as pretrained_reward_predictor_dir."""
+        return self.system.save_reward_predictor()
+
+    def start_segment_collection(self) -> None:
+        """Cuts segments from now on, as it does at first."""
+        self.system.collect_segments(True)
+
+    def stop_segment_collection(self) -> None:
+        """Cuts no segments until `start_segment_collection`."""
+        self.system.collect_segments(False)
+
+    def switch_to_true_reward(self) -> None:
+        """Returns the environment's own reward, for an evaluation; warns where that changes nothing."""
+        self.system.use_true_reward(True)
+
+    def switch_to_predicted_reward(self) -> None:
+        """Returns the predicted reward again; warns where that changes nothing."""
+        self.system.use_true_reward(False)
+
+
+class HumanPreferencesEnvWrapper(
+    Preferences, gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs
+):
+    """One environment whose reward is learned from preferences; arguments after `env` are those of `Settings`.
+
+    Until the predictor is trained (`using_reward_from_predictor`), `step` returns the environment's own reward.
+    `info` has both: `true_reward`, and `predicted_reward` as soon as there is one.
+
+    Raises UserError, with one sentence that says what would work; ChildError if a process beside this one died.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], *args: Any, **kwargs: Any) -> None:
+        settings = Settings(*args, **kwargs)
+        gymnasium.utils.RecordConstructorArgs.__init__(self, **vars(settings))
+        gymnasium.Wrapper.__init__(self, env)
+        spec = env.spec
+        self._start(
+            PreferenceSystem(
+                settings,
+                env.observation_space,
+                env.action_space,
+                n_envs=1,
+                env_id=spec.id if spec else type(env.unwrapped).__name__,
+                fps=env.metadata.get("render_fps"),
+                max_episode_steps=spec.max_episode_steps if spec else None,
+                can_render=env.render_mode == "rgb_array",
+            )
+        )
+        self._observation: Any = None  # on which the next action is chosen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode; what was not finished of the last one is in no segment."""
+        self.system.check_open()
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.system.cutter.forget()
+        self._keep(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Steps, with the predicted reward if there is one."""
+        self.system.check_open()
+        before, views = self._before, self._views()
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        true = np.array([reward], np.float64)
+        done, everywhere = np.array([terminated or truncated]), np.ones(1, np.bool_)
+        predicted = None
+        if before is not None:  # else the environment was never reset, about which it has had its say
+            encoded = self.system.actions.encode(np.asarray([action]) if self.system.actions.takes_arrays else [action])
+            predicted = self.system.step(before, encoded, true, done, everywhere, views)
+        self._keep(observation)
+        info = {**info, TRUE_REWARD: float(true[0])}
+        if predicted is not None:
+            info[PREDICTED_REWARD] = float(predicted[0])
+            if not self.system.forced_true:
+                reward = float(predicted[0])
+        return observation, reward, terminated, truncated, info  # type: ignore[return-value]
+
+    _before: np.ndarray | None = None  # the encoded observation
+
+    def _keep(self, observation: Any) -> None:
+        encoder = self.system.observations
+        self._observation = observation
+        # Copied: an environment may write its next observation into the same memory.
+        self._before = encoder.encode(np.array([observation]) if encoder.takes_arrays else [observation])
+
+    def _views(self) -> np.ndarray | None:
+        if not self.system.n_watched or not self.system.collecting:
+            return None
+        if self.env.render_mode == "rgb_array":
+            return np.asarray(self.env.render())[None]
+        return self.system.observations.view(self._observation, self.system.settings.zoom_ratio)[None]
+
+    def close(self) -> None:
+        """Ends the processes and the environment; may be called twice."""
+        self.system.close()
+        self.env.close()
+
+
+class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
+    """Many environments at once, with one predictor; arguments after `env` are those of `Settings`.
+
+    `info` has arrays `true_reward` and, as soon as there is one, `predicted_reward`. Where the environments reset in a
+    step of their own (Gymnasium's AutoresetMode.NEXT_STEP), that step's reward is 0.
+
+    Raises UserError, with one sentence that says what would work; ChildError if a process beside this one died.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
+        VectorWrapper.__init__(self, env)
+        spec, one = _spec_and_name(env)
+        self._start(
+            PreferenceSystem(
+                Settings(*args, **kwargs),
+                env.single_observation_space,
+                env.single_action_space,
+                n_envs=env.num_envs,
+                env_id=spec.id if spec else one,
+                fps=env.metadata.get("render_fps"),
+                max_episode_steps=spec.max_episode_steps if spec else None,
+                can_render=env.render_mode == "rgb_array",
+            )
+        )
+        self._next_step = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP) == AutoresetMode.NEXT_STEP
+        self._resetting = np.zeros(env.num_envs, np.bool_)
+        self._before = np.zeros(0)
+        self._observations: Any = None
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts episodes; what was not finished of the last ones is in no segment."""
+        self.system.check_open()
+        observations, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        self._forget(options)
+        self._keep(observations)
+        return observations, info
+
+    def _forget(self, options: dict[str, Any] | None) -> None:
+        """With AutoresetMode.DISABLED only some may be reset, of which the cutter has seen the end."""
+        if options is None or "reset_mask" not in options:
+            self.system.cutter.forget()
+            self._resetting[:] = False
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Steps all of them, with the predicted rewards if there are any."""
+        self.system.check_open()
+        encoder = self.system.actions
+        encoded = encoder.encode(actions if encoder.takes_arrays else list(iterate(self.env.action_space, actions)))
+        views = self._views()
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        done, valid = terminated | truncated, ~self._resetting
+        predicted = self.system.step(self._before, encoded, rewards, done, valid, views)
+        self._resetting = done & self._next_step
+        self._keep(observations)
+        everywhere = np.ones(self.num_envs, np.bool_)
+        info = {**info, TRUE_REWARD: rewards, f"_{TRUE_REWARD}": everywhere}
+        if predicted is not None:
+            info |= {PREDICTED_REWARD: predicted, f"_{PREDICTED_REWARD}": everywhere}
+            if not self.system.forced_true:
+                rewards = predicted
+        return observations, rewards, terminated, truncated, info
+
+    def _keep(self, observations: Any) -> None:
+        encoder = self.system.observations
+        if encoder.takes_arrays:
+            self._before = encoder.encode(np.array(observations))  # copied: it may be written into the same memory
+        else:
+            self._before = encoder.encode(list(iterate(self.env.observation_space, observations)))
+        if self.system.n_watched:
+            self._observations = observations
+
+    def _views(self) -> np.ndarray | None:
+        if not self.system.n_watched or not self.system.collecting:
+            return None
+        watched = range(self.system.n_watched)
+        if self.env.render_mode == "rgb_array":
+            frames = self.env.render()
+            assert frames is not None
+            return np.stack([np.asarray(frames[i]) for i in watched])
+        each = list(iterate(self.env.observation_space, self._observations))
+        zoom = self.system.settings.zoom_ratio
+        return np.stack([self.system.observations.view(each[i], zoom) for i in watched])
+
+    def close(self, **kwargs: Any) -> None:
+        """Ends the processes and the environments; may be called twice."""
+        self.system.close()
+        if not self.env.closed:
+            self.env.close(**kwargs)
+
+
+def _spec_and_name(env: VectorEnv[Any, Any, Any]) -> tuple[Any, str]:
+    """What Gymnasium knows of the environments, and what their class is called."""
+    inside = env.unwrapped
+    if isinstance(inside, (AsyncVectorEnv, SyncVectorEnv)):
+        first = inside.get_attr("spec")[0]
+        if first is not None:
+            return first, first.id
+    if isinstance(inside, SyncVectorEnv):
+        return env.spec, type(inside.envs[0].unwrapped).__name__
+    return env.spec, type(inside).__name__
+
+
+def _with_settings(constructor: Any) -> None:
+    """Shows the names and defaults of `Settings` in `help` and editors, where Python sees only `*args, **kwargs`."""
+    own = list(inspect.signature(constructor).parameters.values())[:2]
+    theirs = inspect.signature(Settings).parameters.values()
+    constructor.__signature__ = inspect.Signature([*own, *theirs])
+
+
+_with_settings(HumanPreferencesEnvWrapper.__init__)
+_with_settings(HumanPreferencesVectorEnv.__init__)

@@ -1,0 +1,37 @@
+"""Only train a reward predictor, from preferences that are there: the environment need not be stepped.
+
+python -m examples.wrapper_train_predictor drlhp_logs/
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+
+from drlhp import HumanPreferencesEnvWrapper
+
+
+def main(prefs_dir: str | Path, log_dir: str | Path = "drlhp_logs/") -> Path:
+    """Returns where the predictor is."""
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("CartPole-v1"),
+        collect_prefs=False,
+        prefs_dir=prefs_dir,
+        segment_length=20,  # that of the preferences
+        log_dir=log_dir,
+    )
+    while not env.using_reward_from_predictor:  # true once the loss on held-out preferences no longer falls
+        time.sleep(0.5)
+        print(f"{env.reward_training_steps.value} training steps", flush=True)
+    place = env.save_reward_predictor()
+    env.close()
+    assert place is not None
+    print(f"The reward predictor is {place}.")
+    return place
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "drlhp_logs/")

@@ -1,0 +1,608 @@
+"""What is behind the wrappers: segments out of a program's steps, the processes beside it, rewards from its own copy.
+
+    the program's steps --Segment--> preference interface --Label--> reward predictor --weights--> the program's copy
+
+The program's process steps the environments, cuts segments and predicts rewards. The preference interface (who is
+asked, and the store) and the trainer are processes of their own, started only where they are needed. Neither outlives
+the program, however that ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+
+import checkpoint
+from channels import Channels, Failure, WeightsBoard, drain, offer
+from errors import UserError
+from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
+from person import LABELLER
+from pref_db import PrefDB
+from pref_interface import PrefsConfig, run_interface, teacher_of
+from processes import ChildError, Children
+from reward_predictor import (
+    Intervals,
+    PredictorConfig,
+    PredictorCopy,
+    PredictorInputs,
+    RewardPredictor,
+    inputs_as_dict,
+    run_trainer,
+)
+from run_folder import n_cores
+from segment_cutter import SegmentCutter
+from spaces import ActionEncoder, ObservationEncoder, Transform
+from viewer import ClipWindow, DisplayError, open_display
+from web import PageConfig, WebGatherer
+
+log = logging.getLogger("drlhp")
+
+LOOK_SECONDS = 0.25  # between looks at what the other processes have sent
+DEFAULT_FPS = 30.0
+N_WATCHED = 2  # environments whose pictures are kept for people
+SHORT_EPISODES = 50  # none of so many gave a segment: none will
+Network = Literal["cnn", "feature_points"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The wrappers' keyword arguments. Steps are those of all environments together."""
+
+    reward_predictor_network: Network | PredictorConfig | None = None
+    """Network for pictures, `cnn` (the paper's, and the default) or `feature_points`; or a
+    `drlhp.PredictorConfig`, with everything else that there is to choose. Vectors are read by two hidden layers."""
+    train_reward: bool = True
+    """Train a reward predictor, in a process of its own."""
+    collect_prefs: bool = True
+    """Ask about segments, from a process of its own."""
+    segment_length: int = 40
+    """Steps of a segment."""
+    mp_context: Literal["spawn", "forkserver", "fork"] = "spawn"
+    """How the processes are started, as `multiprocessing` names it."""
+    prefs_dir: str | Path | None = None
+    """Folder whose stored preferences to start from: a run's, or the log_dir of several, of which the newest counts."""
+    log_dir: str | Path = "drlhp_logs/"
+    """Folder in which each wrapper that stores anything makes a folder of its own."""
+    max_prefs_in_db: int = 10000
+    """Labels after which nobody is asked any more."""
+    obs_transform_func: Transform | None = None
+    """Makes a picture or a vector of an observation, for spaces that hold several things."""
+    n_initial_training_steps: int = 50
+    """Training batches, at least, after which the predicted reward takes the place of the environment's."""
+    n_initial_prefs: int = 40
+    """Labels with which the training begins."""
+    pretrained_reward_predictor_dir: str | Path | None = None
+    """Folder of a reward predictor to start from: a run's, or the log_dir of several, of which the newest counts."""
+    reward_predictor_ckpt_interval: int = 10
+    """Training batches between checkpoints of the predictor."""
+    reward_predictor_refresh_interval: int = 10
+    """Training batches after which the wrapper takes over the newest weights."""
+    validation_interval: int = 10
+    """Training batches between measurements on held-out labels."""
+    reward_database_refresh_interval: int = 1
+    """Training batches between looks for new labels."""
+    synthetic_prefs: bool = True
+    """Let the environment's own reward answer; else people do."""
+    max_pref_interface_segs: int = 25
+    """Newest segments from which the pairs to ask about are drawn."""
+    zoom_ratio: int = 4
+    """How much observations are magnified for people, where the environment does not render."""
+    channels: int = 3
+    """Channels of one picture; of stacked ones people see the newest."""
+    env_wrapper_log_level: int = logging.INFO
+    """Least important messages of the wrapper itself that are logged."""
+    reward_predictor_log_level: int = logging.INFO
+    """The same of the trainer, in reward_predictor.log."""
+    pref_interface_log_level: int = logging.INFO
+    """The same of the preference interface, in pref_interface.log."""
+    ui: Literal["auto", "window", "web"] = "auto"
+    """Where people answer: in a window, or on a web page; `auto` is a window where there is a display."""
+    seed: int = 0
+    """Seed of the pairs and of the predictor's first weights."""
+
+    def check(self) -> None:
+        """Raises UserError if a value cannot work."""
+        least = {
+            "segment_length": 1,
+            "max_prefs_in_db": 2,
+            "n_initial_prefs": 2,
+            "n_initial_training_steps": 1,
+            "reward_predictor_ckpt_interval": 1,
+            "reward_predictor_refresh_interval": 1,
+            "validation_interval": 1,
+            "reward_database_refresh_interval": 1,
+            "max_pref_interface_segs": 2,
+            "zoom_ratio": 1,
+            "channels": 1,
+        }
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise UserError(f"{name} must be {minimum} or more, not {getattr(self, name)}.")
+        if self.n_initial_prefs > self.max_prefs_in_db:
+            raise UserError(f"n_initial_prefs ({self.n_initial_prefs}) must not exceed max_prefs_in_db.")
+        if not isinstance(self.reward_predictor_network, (PredictorConfig, type(None))) and (
+            self.reward_predictor_network not in ("cnn", "feature_points")
+        ):
+            raise UserError(
+                f"reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig or None, not "
+                f"{self.reward_predictor_network!r}."
+            )
+        if self.train_reward and not self.collect_prefs and self.prefs_dir is None:
+            raise UserError("there is nothing to train on: set prefs_dir to stored preferences, or collect_prefs=True.")
+
+    def predictor_config(self, kind: str) -> PredictorConfig:
+        """The predictor's settings for observations of that kind; rewards have a deviation of 1, not the paper's 0.05,
+        because other people's RL code has its defaults for rewards of that size."""
+        network = self.reward_predictor_network
+        if not isinstance(network, PredictorConfig):
+            points = network == "feature_points"
+            network = PredictorConfig(
+                reward_predictor_network=network or "cnn",
+                reward_predictor_uses_actions=True,
+                reward_predictor_learning_rate=3e-3 if points else 1e-3,
+                ensemble_size=3 if kind == "vector" else 1,
+                reward_std=1.0,
+                labels_per_step=0.1,
+            )
+        return replace(network, reward_predictor_ckpt_interval=self.reward_predictor_ckpt_interval)
+
+    @property
+    def prefs_config(self) -> PrefsConfig:
+        return PrefsConfig(
+            synthetic_prefs=self.synthetic_prefs,
+            n_initial_prefs=self.n_initial_prefs,
+            max_prefs=self.max_prefs_in_db,
+            max_segs=self.max_pref_interface_segs,
+            clip_steps=self.segment_length,
+            label_schedule="constant",
+        )
+
+
+@dataclass(frozen=True)
+class WrappedEnv:
+    """What segments say of a wrapped environment (a `segment_cutter.SegmentSource`)."""
+
+    env_id: str
+    kind: Literal["pixels", "vector"]
+    observation_shape: tuple[int, ...]
+    n_actions: int | None
+    action_dim: int | None
+    segment_length: int
+    fps: float
+
+    @property
+    def inputs(self) -> PredictorInputs:
+        return PredictorInputs(self.kind, self.observation_shape, self.n_actions, self.action_dim)
+
+
+def logged(channels: Channels, path: Path, level: int, body: Callable[..., None], *arguments: Any) -> None:
+    """Body of a process that keeps a log: that of `body`, with its arguments."""
+    logging.basicConfig(filename=path, level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    body(channels, *arguments)
+
+
+def make_gatherer(db: PrefDB, config: PrefsConfig, seed: int, ui: str, goal: int) -> PreferenceGatherer:
+    """Who is asked, made in the preference interface's process."""
+    if config.synthetic_prefs:
+        return SyntheticGatherer(db, teacher_of(config, seed, db.n_answers()))
+    if ui == "window":
+        return PersonGatherer(db, ClipWindow(), None, LABELLER)
+    page = PageConfig(web_port=0)
+    return WebGatherer(db, db.path.parent, page, goal=goal, initial_labels=config.labels_to_start())
+
+
+class PreferenceSystem:
+    """Turns the steps of `n_envs` environments into segments, questions, labels and rewards.
+
+    Owned by one thread of one process, whose `step` is the only thing it does by itself; `close` may be called twice.
+
+    Raises UserError (SpaceError, CheckpointError, PrefDBError among them) if the environment or what is to be loaded
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_envs: int,
+        *,
+        env_id: str,
+        fps: float | None,
+        max_episode_steps: int | None,
+        can_render: bool,
+    ) -> None:
+        settings.check()
+        log.setLevel(settings.env_wrapper_log_level)
+        self.settings, self.n_envs = settings, n_envs
+        network = settings.reward_predictor_network
+        reads_one_plane = "feature_points" in (network, getattr(network, "reward_predictor_network", None))
+        self.observations = ObservationEncoder(
+            observation_space, settings.obs_transform_func, channels=settings.channels, gray=reads_one_plane
+        )
+        self.actions = ActionEncoder(action_space)
+        if max_episode_steps is not None and settings.segment_length > max_episode_steps:
+            raise UserError(
+                f"segment_length {settings.segment_length} is longer than an episode of {env_id}, which ends after "
+                f"{max_episode_steps} steps: choose {max_episode_steps} or less."
+            )
+        self.info = WrappedEnv(
+            env_id,
+            self.observations.kind,
+            self.observations.shape,
+            self.actions.n_actions,
+            self.actions.action_dim,
+            settings.segment_length,
+            fps or DEFAULT_FPS,
+        )
+        self.asks_people = settings.collect_prefs and not settings.synthetic_prefs
+        if self.asks_people and not can_render and self.info.kind == "vector":
+            raise UserError(
+                f"people cannot see {env_id}, whose observations are vectors: make it with render_mode='rgb_array'."
+            )
+        # Where people are asked only so many are cut, for their pictures take time.
+        self.n_watched = min(N_WATCHED, n_envs) if self.asks_people else 0
+        self.cutter = SegmentCutter(self.info, self.n_watched or n_envs, settings.seed, stack=1)
+        self.collecting, self.segments_collected, self.dropped_segments = True, 0, 0
+        self.forced_true, self.closed = False, False
+        self._episodes_in_vain = 0
+        self._steps = 0  # that the predicted reward was there for
+        self._look_at = 0.0
+        self._version = 0  # of the predictor's weights
+        self.run_dir: Path | None = None
+        self.channels: Channels | None = None
+        self.children: Children | None = None
+        self.copy: PredictorCopy | None = None
+        self._copy_before_training: PredictorCopy | None = None
+        self._build()
+
+    # Starting
+
+    def _build(self) -> None:
+        settings = self.settings
+        config = settings.predictor_config(self.info.kind)
+        pretrained = None
+        if settings.pretrained_reward_predictor_dir is not None:
+            pretrained = self._pretrained(Path(settings.pretrained_reward_predictor_dir))
+            config = replace(config, **pretrained["config"])
+        predictor = RewardPredictor(self.info.inputs, config)
+        if not (settings.train_reward or settings.collect_prefs):
+            if pretrained is not None:
+                board = WeightsBoard(predictor, None)
+                predictor.load_state_dict(pretrained["weights"])
+                board.publish(predictor)
+                self.copy = PredictorCopy(predictor, board)
+                self.copy.refresh()
+            return
+        self._check_process()
+        ui = self._ui()
+        self.run_dir = new_folder(Path(settings.log_dir))
+        n_labels = self._make_store()
+        if settings.train_reward and not settings.collect_prefs and n_labels < 2:
+            shutil.rmtree(self.run_dir)
+            raise UserError(f"{settings.prefs_dir} holds {n_labels} labels, too few to train on: collect some first.")
+        self.channels = Channels.create(synchronous=False, take_turns=False, start_method=settings.mp_context)
+        self.channels.n_labels.value = n_labels
+        self.children = Children(self.channels)
+        atexit.register(self.close)  # before multiprocessing waits for its processes
+        try:
+            if settings.collect_prefs:
+                self._start_interface(ui)
+            if settings.train_reward:
+                self._start_trainer(config, predictor, pretrained)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_process(self) -> None:
+        """Raises UserError where no process can be started."""
+        process = multiprocessing.current_process()
+        if getattr(process, "_inheriting", False):
+            raise UserError(
+                "the wrapper starts processes, each of which imports your script first: put what the script does "
+                "under `if __name__ == '__main__':`."
+            )
+        if process.daemon:
+            raise UserError(
+                "a worker of a vector environment cannot start processes: wrap the vector environment as a whole "
+                "(HumanPreferencesVectorEnv, HumanPreferencesSB3VecEnv)."
+            )
+
+    def _ui(self) -> str:
+        """`window` or `web`. Raises DisplayError if a window was asked for and there is no display."""
+        if not self.asks_people or self.settings.ui == "web":
+            return "web"
+        try:
+            open_display()
+        except DisplayError:
+            if self.settings.ui == "window":
+                raise
+            return "web"
+        return "window"
+
+    def _make_store(self) -> int:
+        """Creates the run's prefs.db, with the preferences of prefs_dir in it; returns the number of labels."""
+        assert self.run_dir is not None
+        source = self.settings.prefs_dir
+        db = PrefDB.create(self.run_dir / "prefs.db", self.info.env_id, self.settings.segment_length)
+        try:
+            return 0 if source is None else db.merge_from(newest(Path(source), "prefs.db"))
+        except BaseException:
+            db.close()
+            shutil.rmtree(self.run_dir)  # else it would be the newest with preferences, of which it has none
+            raise
+        finally:
+            db.close()
+
+    def _pretrained(self, place: Path) -> dict[str, Any]:
+        """The state of a predictor that fits. Raises CheckpointError."""
+        path = predictor_checkpoint(place)
+        state = checkpoint.load(path, kind="reward_predictor", env_id=self.info.env_id)
+        mine = inputs_as_dict(self.info.inputs)
+        theirs = state.get("inputs", mine)
+        if theirs != mine:
+            names = {"observation_shape": "observations of shape", "n_actions": "discrete actions:"}
+            differ = [name for name in mine if mine[name] != theirs[name]]
+            what = "; ".join(f"{names.get(name, name)} {theirs[name]} and not {mine[name]}" for name in differ)
+            raise checkpoint.CheckpointError(
+                f"{path} was trained on other spaces than {self.observations.space} and {self.actions.space} ({what}): "
+                "wrap the environment as it was then, or train a predictor on this one."
+            )
+        return state
+
+    def _start_interface(self, ui: str) -> None:
+        settings = self.settings
+        assert self.run_dir is not None and self.children is not None and self.channels is not None
+        if not settings.train_reward:
+            self.channels.labels = None  # there is nobody to read them; they are in the store
+        config, goal = settings.prefs_config, settings.max_prefs_in_db
+        arguments = {
+            "config": config,
+            "seed": settings.seed,
+            "goal": goal,
+            # Of what is asked after the initial labels one goes with each segment's worth of steps.
+            "annealed_over": settings.segment_length * (goal - settings.n_initial_prefs),
+        }
+        gatherer = {"config": config, "seed": settings.seed, "ui": ui, "goal": goal}
+        self.children.start(
+            "preference interface",
+            logged,
+            self.run_dir / "pref_interface.log",
+            settings.pref_interface_log_level,
+            run_interface,
+            make_gatherer,
+            gatherer,
+            self.run_dir / "prefs.db",
+            arguments,
+        )
+
+    def _start_trainer(
+        self, config: PredictorConfig, predictor: RewardPredictor, pretrained: dict[str, Any] | None
+    ) -> None:
+        settings = self.settings
+        assert self.run_dir is not None and self.children is not None and self.channels is not None
+        board = WeightsBoard(predictor, self.channels.context)
+        self._copy_before_training = PredictorCopy(predictor, board)
+        if pretrained is not None:
+            path = predictor_checkpoint(Path(settings.pretrained_reward_predictor_dir or ""))
+            config = replace(config, load_reward_predictor_ckpt_dir=str(path))
+        arguments = {
+            "inputs": self.info.inputs,
+            "env_id": self.info.env_id,
+            "config": config,
+            "board": board,
+            "run_dir": self.run_dir,
+            "seed": settings.seed,
+            "n_initial_prefs": settings.n_initial_prefs if settings.collect_prefs else 0,
+            "freeze": not settings.collect_prefs and pretrained is None,
+            "resume": False,
+            "intervals": Intervals(
+                publish=settings.reward_predictor_refresh_interval,
+                measure=settings.validation_interval,
+                receive=settings.reward_database_refresh_interval,
+            ),
+            "n_initial_batches": settings.n_initial_training_steps,
+        }
+        self.children.start(
+            "reward predictor",
+            logged,
+            self.run_dir / "reward_predictor.log",
+            settings.reward_predictor_log_level,
+            run_trainer,
+            max(1, n_cores() // 2),
+            arguments,
+        )
+
+    # Stepping
+
+    def step(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        done: np.ndarray,
+        valid: np.ndarray,
+        views: np.ndarray | None,
+    ) -> np.ndarray | None:
+        """Takes in one step of all environments; returns predicted rewards (N,), 0 where not valid, if there are any.
+
+        Args:
+            observations: (N, ...) encoded, on which the actions were chosen.
+            actions: (N, ...) encoded.
+            rewards: (N,) the environment's own.
+            done: (N,) bool, where an episode ended.
+            valid: (N,) bool, False where the environment ignored the action, being about to reset.
+            views: (n_watched, H, W, 3) pictures of the observations, for people.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self.look()
+        predicted = in_own_measure = None
+        if self.copy is not None:
+            members = self.copy.member_rewards(observations, actions)  # (members, N)
+            predicted = members.mean(0) * valid
+            in_own_measure = members * self.copy.scale[:, None]
+        if self.channels is not None and (self.copy is not None or not self.settings.train_reward):
+            self._steps += int(valid.sum())
+            self.channels.agent_steps.value = self._steps
+        if self.collecting:
+            segments = self.cutter.add(
+                observations, actions, rewards.astype(np.float32), done, valid, views, in_own_measure, self._steps
+            )
+            self.segments_collected += len(segments)
+            if self.channels is not None and self.settings.collect_prefs:
+                self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
+                self._check_length(int((done & valid).sum()))
+        return predicted
+
+    def _check_length(self, n_ended: int) -> None:
+        """Raises UserError once it is clear that no episode is long enough."""
+        if self.segments_collected:
+            return
+        self._episodes_in_vain += n_ended
+        if self._episodes_in_vain >= SHORT_EPISODES:
+            raise UserError(
+                f"none of {self._episodes_in_vain} episodes of {self.info.env_id} lasted for half of segment_length "
+                f"{self.settings.segment_length}: choose a shorter one."
+            )
+
+    def look(self) -> None:
+        """Takes over what the other processes have sent.
+
+        Raises ChildError if one of them died; everything is closed then.
+        """
+        if self.channels is None or self.children is None:
+            return
+        try:
+            for report in drain(self.channels.reports):
+                if isinstance(report, Failure):
+                    raise ChildError(f"the {report.source} process failed: {report.message}", report.traceback)
+            self.children.check()
+        except ChildError:
+            self.close()
+            raise
+        copy = self.copy or self._copy_before_training
+        if copy is not None and copy.trained:
+            if self.copy is None:
+                log.info("the predicted reward takes the place of the environment's own")
+            self.copy = copy
+            copy.refresh()
+
+    @property
+    def using_predicted(self) -> bool:
+        if not self.closed:
+            self.look()
+        return self.copy is not None and not self.forced_true
+
+    # What users may ask for
+
+    def check_open(self) -> None:
+        """Raises UserError after `close`."""
+        if self.closed:
+            raise UserError(
+                "the wrapper was closed: make a new one (prefs_dir and pretrained_reward_predictor_dir go on)."
+            )
+
+    def use_true_reward(self, wanted: bool) -> None:
+        """Switches between the rewards; warns where that changes nothing."""
+        self.check_open()
+        self.look()
+        which = "true" if wanted else "predicted"
+        if self.copy is None:
+            warnings.warn("there is no trained reward predictor yet, so rewards are the true ones.", stacklevel=4)
+        elif self.forced_true == wanted:
+            warnings.warn(f"rewards are the {which} ones already.", stacklevel=4)
+        else:
+            self.forced_true = wanted
+
+    def collect_segments(self, wanted: bool) -> None:
+        """Starts or stops cutting segments; warns where that changes nothing."""
+        self.check_open()
+        if self.collecting == wanted:
+            state = "collected" if wanted else "left alone"
+            warnings.warn(f"segments are being {state} already.", stacklevel=4)
+        self.collecting = wanted
+        self.cutter.forget()
+
+    def save_prefs(self) -> Path | None:
+        """The store, which holds every answer given so far; warns and returns None where there is none."""
+        self.check_open()
+        if self.run_dir is None:
+            warnings.warn("no preferences are stored, for none are collected or trained on.", stacklevel=3)
+            return None
+        return self.run_dir / "prefs.db"
+
+    def save_reward_predictor(self) -> Path | None:
+        """Waits for the trainer to write a checkpoint; warns and returns None where there is nothing to write."""
+        self.check_open()
+        if self.children is None or self.channels is None or self.run_dir is None or not self.settings.train_reward:
+            warnings.warn("no reward predictor is being trained, so there is none to save.", stacklevel=3)
+            return None
+        self.channels.save.set()
+        while self.channels.save.is_set() and not self.children.has_finished("reward predictor"):
+            self.look()
+            self.children.wait(0.05)
+        try:
+            return checkpoint.find(self.run_dir, "reward_predictor")
+        except checkpoint.CheckpointError:
+            warnings.warn("the reward predictor was not trained yet, so there is nothing to save.", stacklevel=3)
+            return None
+
+    def close(self) -> None:
+        """Ends the processes, which write what they have learned; may be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self.close)
+        if self.children is not None and self.channels is not None:
+            self.children.stop()
+            drain(self.channels.reports)
+            self.children.close()
+            self.channels.close()
+
+
+def new_folder(log_dir: Path) -> Path:
+    """Makes `log_dir`/DATE-TIME, with a number behind it where that is taken.
+
+    Raises UserError if it cannot be made.
+    """
+    name = datetime.now().strftime("%Y%m%d-%H%M%S")
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            path = log_dir / (name if number == 1 else f"{name}-{number:04d}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise UserError(f"cannot make a folder in {log_dir} ({error.strerror}): choose another log_dir.") from error
+    raise UserError(f"{log_dir} is full of folders called {name}: choose another log_dir.")
+
+
+def newest(place: Path, name: str) -> Path:
+    """`place` itself if it is a file, or `name` in it, or in the newest of the run folders in it that have one."""
+    if place.is_file() or (place / name).exists():
+        return place if place.is_file() else place / name
+    found = sorted(place.glob(f"*/{name}"))
+    return found[-1] if found else place / name
+
+
+def predictor_checkpoint(place: Path) -> Path:
+    """The newest checkpoint of a run, or of the newest run of a log_dir that has one. Raises CheckpointError."""
+    runs = sorted(path.parent for path in place.glob("*/reward_predictor") if checkpoint.list_checkpoints(path))
+    return checkpoint.find(runs[-1] if runs else place, "reward_predictor")

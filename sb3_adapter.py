@@ -1,0 +1,94 @@
+"""The wrapper for Stable-Baselines3's vector environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import batch_space, iterate
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from drlhp import PREDICTED_REWARD, TRUE_REWARD, Preferences
+from preference_system import PreferenceSystem, Settings
+
+
+class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
+    """Stable-Baselines3's environments whose reward is learned from preferences.
+
+    Arguments after `venv` are those of `drlhp.Settings`. Each `info` has `true_reward`, and `predicted_reward` as soon
+    as there is one. A VecMonitor around it counts the rewards that the agent learns from, one inside it the true ones.
+
+    Raises UserError, with one sentence that says what would work; ChildError if a process beside this one died.
+    """
+
+    def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
+        VecEnvWrapper.__init__(self, venv)
+        spec = venv.get_attr("spec", 0)[0]
+        metadata = venv.get_attr("metadata", 0)[0] or {}
+        self._start(
+            PreferenceSystem(
+                Settings(*args, **kwargs),
+                venv.observation_space,
+                venv.action_space,
+                n_envs=venv.num_envs,
+                env_id=spec.id if spec else type(venv.unwrapped).__name__,
+                fps=metadata.get("render_fps"),
+                max_episode_steps=spec.max_episode_steps if spec else None,
+                can_render=venv.render_mode == "rgb_array",
+            )
+        )
+        self._batched = batch_space(venv.observation_space, venv.num_envs)
+        self._before = self._actions = np.zeros(0)  # encoded
+        self._observations: Any = None
+
+    def reset(self) -> Any:
+        """Starts episodes; what was not finished of the last ones is in no segment."""
+        self.system.check_open()
+        observations = self.venv.reset()
+        self.system.cutter.forget()
+        self._keep(observations)
+        return observations
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Sends the actions."""
+        self.system.check_open()
+        self._actions = self.system.actions.encode(actions)
+        self._shown = self._views()
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Waits for the step; the rewards are the predicted ones if there are any."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        valid = np.ones(self.num_envs, np.bool_)  # where an episode ended, the next one has begun in the same step
+        predicted = self.system.step(self._before, self._actions, rewards, dones, valid, self._shown)
+        self._keep(observations)
+        for i, info in enumerate(infos):
+            info[TRUE_REWARD] = float(rewards[i])
+            if predicted is not None:
+                info[PREDICTED_REWARD] = float(predicted[i])
+        if predicted is not None and not self.system.forced_true:
+            rewards = predicted
+        return observations, rewards, dones, infos
+
+    def _keep(self, observations: Any) -> None:
+        encoder = self.system.observations
+        each = np.array(observations) if encoder.takes_arrays else list(iterate(self._batched, observations))
+        self._before = encoder.encode(each)
+        self._observations = each if self.system.n_watched else None
+
+    def _views(self) -> np.ndarray | None:
+        if not self.system.n_watched or not self.system.collecting:
+            return None
+        watched = range(self.system.n_watched)
+        if self.venv.render_mode == "rgb_array":
+            frames = self.venv.get_images()
+            return np.stack([np.asarray(frames[i]) for i in watched])
+        zoom = self.system.settings.zoom_ratio
+        return np.stack([self.system.observations.view(self._observations[i], zoom) for i in watched])
+
+    def close(self) -> None:
+        """Ends the processes and the environments; may be called twice."""
+        if not self.system.closed:
+            self.system.close()
+            self.venv.close()

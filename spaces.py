@@ -1,0 +1,189 @@
+"""What an environment's spaces are to the reward predictor: pictures or vectors, and which action was taken."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces.utils import flatdim, flatten
+from torch.nn import functional as F
+
+from errors import UserError
+
+PICTURE = 84  # side of what the reward networks read, pixels
+MAX_PLANES = 64
+Transform = Callable[[Any], Any]
+
+
+class SpaceError(UserError, ValueError):
+    """Observations or actions cannot be used; the message is one sentence that names the space and what would work."""
+
+
+class ObservationEncoder:
+    """Turns an environment's observations into what the reward predictor reads.
+
+    Pictures (kind "pixels") become uint8 (N, C, 84, 84), their channels and stacked frames side by side, the newest
+    last; everything else float32 (N, D) (kind "vector").
+
+    Args:
+        space: of one environment.
+        transform: makes a picture or a vector of an observation, for spaces that hold more than one.
+        channels: of one picture; where stacked pictures have so many, people see the newest with its colours.
+        gray: the mean over the colours in place of each colour, for a network that reads one plane.
+
+    Raises SpaceError.
+    """
+
+    def __init__(
+        self,
+        space: gymnasium.Space[Any],
+        transform: Transform | None = None,
+        *,
+        channels: int = 3,
+        gray: bool = False,
+    ) -> None:
+        self.space, self.transform, self.channels = space, transform, channels
+        self.kind: Literal["pixels", "vector"]
+        self.shape: tuple[int, ...]  # of one encoded observation
+        self._low, self._high = 0.0, 1.0  # of pictures that are no bytes
+        self._form = space  # what is left to read once the transform has been at it
+        if transform is not None:
+            self._form = self._transformed_space(transform)
+        self.takes_arrays = transform is None and isinstance(space, Box)
+        if isinstance(self._form, Box) and len(self._form.shape) > 1:
+            planes, *self._size = self._picture_axes(self._form)
+            self._is_gray = gray and channels > 1 and planes % channels == 0
+            self.kind, self.shape = "pixels", (planes // channels if self._is_gray else planes, PICTURE, PICTURE)
+        elif isinstance(self._form, (Box, Discrete, MultiBinary, MultiDiscrete)):
+            self.kind, self.shape = "vector", (flatdim(self._form),)
+        else:
+            raise SpaceError(
+                f"the observations of {space} hold neither one picture nor one vector: pass obs_transform_func, a "
+                "function that makes one of them of an observation."
+            )
+
+    def encode(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """N observations (an array of them where `takes_arrays`) -> (N, *shape); perhaps the same memory.
+
+        Raises SpaceError where one is not what the space says, or holds NaN or infinity.
+        """
+        if self.transform is not None:
+            observations = [self.transform(observation) for observation in observations]
+        elif not self.takes_arrays:
+            observations = [flatten(self._form, observation) for observation in observations]
+        values = np.asarray(observations)
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise SpaceError(f"an observation of {self.space} holds NaN or infinity: mend the environment.")
+        if self.kind == "vector":
+            if values[0].size != self.shape[0]:
+                raise self._other_shape(values)
+            return values.reshape(len(values), -1).astype(np.float32, copy=False)
+        return self._resized(self._planes(values))
+
+    def view(self, observation: Any, zoom: int) -> np.ndarray:
+        """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""
+        planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]
+        in_colour = self.channels == 3 and len(planes) % 3 == 0
+        newest = planes[-3:] if in_colour else np.repeat(planes[-1:], 3, axis=0)
+        return np.moveaxis(newest, 0, -1).repeat(zoom, axis=0).repeat(zoom, axis=1)
+
+    def _transformed_space(self, transform: Transform) -> Box:
+        """The space of what the transform makes, by the example of one observation."""
+        sample = np.asarray(transform(copy.deepcopy(self.space).sample()))
+        if sample.dtype.kind not in "biuf":
+            raise SpaceError(
+                f"obs_transform_func made {type(sample).__name__} of {sample.dtype} from an observation of "
+                f"{self.space}: let it return an array of numbers."
+            )
+        if sample.dtype == np.uint8:
+            return Box(0, 255, sample.shape, np.uint8)
+        bound = math.inf if sample.ndim < 2 else 1.0
+        return Box(-bound if sample.ndim < 2 else 0.0, bound, sample.shape, np.float32)
+
+    def _picture_axes(self, box: Box) -> tuple[int, int, int]:
+        """Planes, height and width of what is no vector. Sets how values are scaled to bytes."""
+        if box.dtype != np.uint8:
+            self._low, self._high = float(box.low.min()), float(box.high.max())
+            if not (math.isfinite(self._low) and math.isfinite(self._high)):
+                raise SpaceError(
+                    f"the observations of {self.space} have {len(box.shape)} axes but no bounds: pass an "
+                    "obs_transform_func that returns pictures of uint8 or of 0 to 1, or flattens them to a vector."
+                )
+        shape = box.shape
+        self._n_stacked = shape[0] if len(shape) == 4 else 1
+        one = shape[-3:] if len(shape) >= 3 else (1, *shape)
+        self._channels_last = one[2] < one[0]
+        planes, height, width = (one[2], one[0], one[1]) if self._channels_last else one
+        planes *= self._n_stacked
+        if len(shape) > 4 or planes > MAX_PLANES or min(height, width) < 2:
+            raise SpaceError(
+                f"the observations of {self.space} are no pictures of (H, W), (H, W, C) or (C, H, W), or stacks of "
+                "them: pass an obs_transform_func that returns such a picture, or a vector."
+            )
+        return planes, height, width
+
+    def _planes(self, values: np.ndarray) -> np.ndarray:
+        """(N, ...) pictures as the space has them -> (N, C, H, W) uint8."""
+        if values.shape[1:] != self._form.shape:
+            raise self._other_shape(values)
+        if self._channels_last:
+            values = np.moveaxis(values, -1, -3)
+        values = values.reshape(len(values), -1, *self._size)
+        if values.dtype == np.uint8:
+            return values
+        if values.min() < self._low or values.max() > self._high:
+            raise SpaceError(
+                f"a picture of {self.space} holds {values.min():g} to {values.max():g}, not {self._low:g} to "
+                f"{self._high:g}: pass an obs_transform_func that scales it to 0 to 1."
+            )
+        scaled = (values - self._low) * (255 / (self._high - self._low))
+        return np.rint(scaled).astype(np.uint8)
+
+    def _resized(self, planes: np.ndarray) -> np.ndarray:
+        """(N, planes, H, W) uint8 -> (N, C, 84, 84): the mean over the pixels under each new one."""
+        if self._is_gray:
+            by_colour = planes.reshape(len(planes), -1, self.channels, *self._size)
+            planes = np.rint(by_colour.mean(2, dtype=np.float32)).astype(np.uint8)
+        if planes.shape[2:] == (PICTURE, PICTURE):
+            return planes
+        pixels = torch.from_numpy(np.ascontiguousarray(planes)).float()
+        return F.adaptive_avg_pool2d(pixels, PICTURE).round().byte().numpy()
+
+    def _other_shape(self, values: np.ndarray) -> SpaceError:
+        return SpaceError(
+            f"an observation of shape {values.shape[1:]} came from an environment of {self.space}: mend its "
+            "observation_space, or obs_transform_func."
+        )
+
+
+class ActionEncoder:
+    """Turns actions into what the reward predictor reads: int64 (N,) where they are Discrete, else float32 (N, A).
+
+    Raises SpaceError for a space whose actions have no fixed number of values.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.space = space
+        self.n_actions = int(space.n) if isinstance(space, Discrete) else None
+        self.takes_arrays = isinstance(space, (Box, Discrete))
+        try:
+            self.action_dim = None if self.n_actions else flatdim(space)
+        except (ValueError, NotImplementedError) as error:
+            raise SpaceError(
+                f"the actions of {space} have no fixed number of values: wrap the environment in "
+                "gymnasium.wrappers.TransformAction with a space of fixed size."
+            ) from error
+
+    def encode(self, actions: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A)."""
+        if isinstance(self.space, Discrete):
+            return np.asarray(actions, np.int64).reshape(-1) - int(self.space.start)
+        if self.takes_arrays:
+            return np.asarray(actions, np.float32).reshape(len(actions), -1)
+        return np.array([flatten(self.space, action) for action in actions], np.float32)

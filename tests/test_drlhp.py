@@ -1,0 +1,342 @@
+"""The wrappers around real environments, in this process alone; test_wrapper_processes.py has the rest."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import ale_py.vector_env
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import checkpoint
+import drlhp
+from drlhp import (
+    CheckpointError,
+    HumanPreferencesEnvWrapper,
+    HumanPreferencesVectorEnv,
+    Settings,
+    SpaceError,
+    UserError,
+)
+from envs import make_env
+from examples.lamp_env import LampEnv
+from examples.wrapper_everything import picture_of
+from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
+from spaces import ActionEncoder, ObservationEncoder
+
+NOBODY = {"collect_prefs": False, "train_reward": False}
+
+
+def predictor_for(
+    env: gymnasium.Env[Any, Any], folder: Path, env_id: str, *, network: Any = None, **encoder_arguments: Any
+) -> RewardPredictor:
+    """An untrained predictor for an environment, saved in the folder as if it had been trained."""
+    observations = ObservationEncoder(env.observation_space, **encoder_arguments)
+    actions = ActionEncoder(env.action_space)
+    inputs = PredictorInputs(observations.kind, observations.shape, actions.n_actions, actions.action_dim)
+    config = Settings(reward_predictor_network=network).predictor_config(observations.kind)
+    torch.manual_seed(1)
+    predictor = RewardPredictor(inputs, config)
+    state = {
+        "kind": "reward_predictor",
+        "env_id": env_id,
+        "config": {name: getattr(config, name) for name in ARCHITECTURE},
+        "inputs": inputs_as_dict(inputs),
+        "pretrained": True,
+        "weights": predictor.state_dict(),
+    }
+    checkpoint.save(folder / "reward_predictor", 1, state)
+    return predictor
+
+
+@pytest.fixture
+def cartpole(tmp_path: Path) -> Iterator[HumanPreferencesEnvWrapper]:
+    """CartPole with a pretrained predictor and nothing beside it."""
+    env = gymnasium.make("CartPole-v1")
+    predictor_for(env, tmp_path / "old", "CartPole-v1")
+    wrapped = HumanPreferencesEnvWrapper(env, **NOBODY, pretrained_reward_predictor_dir=tmp_path / "old")
+    yield wrapped
+    wrapped.close()
+
+
+def test_the_signature_is_that_of_the_earlier_package() -> None:
+    parameters = inspect.signature(HumanPreferencesEnvWrapper).parameters
+    known = {
+        "train_reward": True,
+        "collect_prefs": True,
+        "segment_length": 40,
+        "mp_context": "spawn",
+        "prefs_dir": None,
+        "log_dir": "drlhp_logs/",
+        "max_prefs_in_db": 10000,
+        "obs_transform_func": None,
+        "n_initial_training_steps": 50,
+        "n_initial_prefs": 40,
+        "pretrained_reward_predictor_dir": None,
+        "reward_predictor_ckpt_interval": 10,
+        "reward_predictor_refresh_interval": 10,
+        "validation_interval": 10,
+        "reward_database_refresh_interval": 1,
+        "synthetic_prefs": True,
+        "max_pref_interface_segs": 25,
+        "zoom_ratio": 4,
+        "channels": 3,
+    }
+    assert {name: parameters[name].default for name in known} == known
+    assert list(parameters)[:2] == ["env", "reward_predictor_network"]
+    assert set(asdict(Settings())) <= set(parameters)
+
+
+def test_a_pretrained_predictor_rewards_what_was_done_and_starts_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = gymnasium.make("CartPole-v1")
+    predictor = predictor_for(env, tmp_path / "old", "CartPole-v1")
+    threads = threading.active_count()
+    wrapped = HumanPreferencesEnvWrapper(env, **NOBODY, pretrained_reward_predictor_dir="old")
+    assert wrapped.using_reward_from_predictor
+    before, _ = wrapped.reset(seed=1)
+    for action in (0, 1, 1):
+        observation, reward, _, _, info = wrapped.step(action)
+        expected = predictor.reward(before[None], np.array([action]))[0]
+        assert reward == pytest.approx(float(expected)) == info["predicted_reward"]
+        assert info["true_reward"] == 1.0
+        before = observation
+    wrapped.close()
+    assert not multiprocessing.active_children() and threading.active_count() == threads
+    assert os.listdir(tmp_path) == ["old"]
+
+
+def test_switching_to_the_true_reward_and_back(cartpole: HumanPreferencesEnvWrapper) -> None:
+    cartpole.reset(seed=0)
+    with pytest.warns(UserWarning, match="predicted ones already"):
+        cartpole.switch_to_predicted_reward()
+    cartpole.switch_to_true_reward()
+    assert not cartpole.using_reward_from_predictor
+    assert cartpole.step(0)[1] == 1.0
+    with pytest.warns(UserWarning, match="true ones already"):
+        cartpole.switch_to_true_reward()
+    cartpole.switch_to_predicted_reward()
+    _, reward, _, _, info = cartpole.step(0)
+    assert reward == info["predicted_reward"] != info["true_reward"]
+
+
+def test_without_a_predictor_a_switch_warns_and_rewards_are_true() -> None:
+    wrapped = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **NOBODY)
+    wrapped.reset(seed=0)
+    for switch in (wrapped.switch_to_true_reward, wrapped.switch_to_predicted_reward):
+        with pytest.warns(UserWarning, match="no trained reward predictor"):
+            switch()
+    _, reward, _, _, info = wrapped.step(0)
+    assert reward == 1.0 and "predicted_reward" not in info
+    for save, words in ((wrapped.save_prefs, "no preferences"), (wrapped.save_reward_predictor, "none to save")):
+        with pytest.warns(UserWarning, match=words):
+            assert save() is None
+    wrapped.close()
+
+
+def test_segments_are_counted_while_they_are_collected() -> None:
+    """Of 30 steps there are three segments of ten, as in the earlier package."""
+    wrapped = HumanPreferencesEnvWrapper(LampEnv(), **NOBODY, obs_transform_func=picture_of, segment_length=10)
+    wrapped.reset(seed=0)
+
+    def steps(n: int) -> int:
+        for _ in range(n):
+            wrapped.step(np.array([1, 2]))
+        return wrapped.segments_collected
+
+    assert steps(30) == 3
+    wrapped.stop_segment_collection()
+    assert steps(20) == 3
+    wrapped.start_segment_collection()
+    assert steps(9) == 3 and steps(1) == 4
+    with pytest.warns(UserWarning, match="collected already"):
+        wrapped.start_segment_collection()
+    steps(5)
+    wrapped.reset()
+    assert steps(9) == 4 and steps(1) == 5  # no segment spans a reset
+    wrapped.close()
+
+
+@pytest.mark.parametrize("make", [lambda: gymnasium.make("CartPole-v1"), LampEnv], ids=["vector", "dict"])
+def test_gymnasiums_own_check(make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+    transform = picture_of if make is LampEnv else None
+    wrapped = HumanPreferencesEnvWrapper(make(), **NOBODY, obs_transform_func=transform)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of every wrapper, for not being the environment itself
+        check_env(wrapped, skip_render_check=True)
+    wrapped.close()
+
+
+def test_moving_dot_of_any_size_and_atari(tmp_path: Path) -> None:
+    dot = gymnasium.make("MovingDotNoFrameskip-v0")  # (210, 160, 3) uint8
+    predictor_for(dot, tmp_path, "MovingDotNoFrameskip-v0", network="feature_points", gray=True)
+    wrapped = HumanPreferencesEnvWrapper(dot, "feature_points", **NOBODY, pretrained_reward_predictor_dir=tmp_path)
+    wrapped.reset(seed=0)
+    rewards = [wrapped.step(i % 5)[1] for i in range(5)]
+    assert np.isfinite(rewards).all() and len(set(rewards)) > 1
+    wrapped.close()
+    stacked = HumanPreferencesEnvWrapper(make_env("MovingDotNoFrameskip-v0"), **NOBODY)
+    assert stacked.system.info.observation_shape == (4, 84, 84)
+    stacked.close()
+
+
+def test_the_vector_twin_predicts_and_cuts_what_single_environments_do(tmp_path: Path) -> None:
+    """With Gymnasium's resets in a step of their own, which is no step, and with those in the same step."""
+    predictor_for(gymnasium.make("CartPole-v1"), tmp_path, "CartPole-v1")
+    settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path, "segment_length": 10}
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+        makers = [lambda: gymnasium.make("CartPole-v1")] * 2
+        envs = HumanPreferencesVectorEnv(SyncVectorEnv(makers, autoreset_mode=mode), **settings)
+        singles = [HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings) for _ in range(2)]
+        observations, _ = envs.reset(seed=3)
+        for i, single in enumerate(singles):
+            np.testing.assert_array_equal(single.reset(seed=3 + i)[0], observations[i])
+        resetting, rng = np.zeros(2, bool), np.random.default_rng(0)
+        for _ in range(100):
+            actions = rng.integers(0, 2, 2)
+            observations, rewards, terminated, _, info = envs.step(actions)
+            for i, single in enumerate(singles):
+                if resetting[i]:
+                    assert rewards[i] == 0 and not terminated[i]
+                    observation = single.reset()[0]
+                else:
+                    observation, reward, ended, _, theirs = single.step(int(actions[i]))
+                    assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-6) and ended == terminated[i]
+                    assert info["true_reward"][i] == theirs["true_reward"]
+                    if ended and mode == AutoresetMode.SAME_STEP:
+                        observation = single.reset()[0]
+                np.testing.assert_array_equal(observation, observations[i])
+            resetting = terminated if mode == AutoresetMode.NEXT_STEP else resetting
+        assert envs.segments_collected == sum(single.segments_collected for single in singles) > 5
+        envs.close()
+        for single in singles:
+            single.close()
+
+
+def test_atari_in_ales_own_vector_environment(tmp_path: Path) -> None:
+    inner = ale_py.vector_env.AtariVectorEnv("pong", num_envs=2)
+    envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=5)
+    observations, _ = envs.reset(seed=0)
+    for _ in range(10):
+        observations, rewards, _, _, info = envs.step(np.array([2, 3]))
+    assert observations.shape == (2, 4, 84, 84) and rewards.shape == (2,) and envs.segments_collected == 4
+    assert info["true_reward"].tolist() == rewards.tolist()
+    envs.close()
+
+
+def test_dict_observations_and_actions_of_several_choices_in_the_vector_twin(tmp_path: Path) -> None:
+    predictor_for(LampEnv(), tmp_path, "LampEnv", transform=picture_of)
+    arguments: dict[str, Any] = {**NOBODY, "obs_transform_func": picture_of}
+    envs = HumanPreferencesVectorEnv(
+        SyncVectorEnv([LampEnv] * 3), **arguments, pretrained_reward_predictor_dir=tmp_path
+    )
+    envs.reset(seed=0)
+    rewards = [envs.step(envs.action_space.sample())[1] for _ in range(3)]
+    assert np.isfinite(rewards).all() and len(np.unique(rewards)) > 3
+    envs.close()
+
+
+def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cartpole = gymnasium.make("CartPole-v1")
+    predictor_for(gymnasium.make("Acrobot-v1"), tmp_path / "acrobot", "CartPole-v1")
+    refusals: list[tuple[gymnasium.Env[Any, Any], dict[str, Any], type[Exception], str]] = [
+        (LampEnv(), {}, SpaceError, "obs_transform_func"),
+        (cartpole, {"segment_length": 501}, UserError, "500 steps"),
+        (cartpole, {"segment_length": 0}, UserError, "segment_length must be 1 or more"),
+        (cartpole, {"collect_prefs": False}, UserError, "nothing to train on"),
+        (cartpole, {"n_initial_prefs": 50, "max_prefs_in_db": 40}, UserError, "max_prefs_in_db"),
+        (cartpole, {"reward_predictor_network": "rnn"}, UserError, "'cnn', 'feature_points'"),
+        (cartpole, {"synthetic_prefs": False}, UserError, "render_mode='rgb_array'"),
+        (cartpole, {"prefs_dir": "nowhere"}, drlhp.PrefDBError, "does not exist"),
+        (cartpole, {**NOBODY, "pretrained_reward_predictor_dir": "nowhere"}, CheckpointError, "does not exist"),
+        (
+            cartpole,
+            {**NOBODY, "pretrained_reward_predictor_dir": "acrobot"},
+            CheckpointError,
+            r"other spaces than Box.*\[6\] and not \[4\].*train a predictor",
+        ),
+    ]
+    for env, arguments, error, words in refusals:
+        with pytest.raises(error, match=words):
+            HumanPreferencesEnvWrapper(env, **arguments)
+    assert not multiprocessing.active_children()
+
+
+def test_no_use_after_close(cartpole: HumanPreferencesEnvWrapper) -> None:
+    cartpole.reset()
+    cartpole.close()
+    cartpole.close()
+    uses: list[Callable[[], Any]] = [
+        cartpole.reset,
+        lambda: cartpole.step(0),
+        cartpole.switch_to_true_reward,
+        cartpole.save_prefs,
+        cartpole.save_reward_predictor,
+        cartpole.stop_segment_collection,
+    ]
+    for use in uses:
+        with pytest.raises(UserError, match="closed: make a new one"):
+            use()
+
+
+class BrokenEnv(gymnasium.Env[Any, Any]):
+    """Observes NaN from its third step on."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.full(2, np.nan if self.steps == 3 else 0, np.float32), 0.0, False, False, {}
+
+
+def test_nan_is_refused_when_it_is_observed() -> None:
+    wrapped = HumanPreferencesEnvWrapper(BrokenEnv(), **NOBODY)
+    wrapped.reset()
+    wrapped.step(0)
+    wrapped.step(0)
+    with pytest.raises(SpaceError, match=r"Box.*NaN or infinity"):
+        wrapped.step(0)
+    wrapped.close()
+
+
+def test_stable_baselines3_learns_from_predicted_rewards(tmp_path: Path) -> None:
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    predictor_for(gymnasium.make("CartPole-v1"), tmp_path, "CartPole-v1")
+    settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path}
+    venv = drlhp.HumanPreferencesSB3VecEnv(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2), **settings)
+    model = stable_baselines3.PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1)
+    model.learn(64)
+    rewards = model.rollout_buffer.rewards
+    assert rewards.shape == (32, 2) and len(np.unique(rewards)) > 10  # the true ones are all 1
+    venv.close()
+    single = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings)
+    stable_baselines3.A2C("MlpPolicy", single, n_steps=8).learn(32)
+    single.close()
+
+
+def test_the_predictors_settings_can_all_be_chosen() -> None:
+    config = replace(drlhp.PredictorConfig(), ensemble_size=2, dropout=0.5)
+    chosen = Settings(reward_predictor_network=config, reward_predictor_ckpt_interval=7).predictor_config("vector")
+    assert (chosen.ensemble_size, chosen.dropout, chosen.reward_predictor_ckpt_interval) == (2, 0.5, 7)

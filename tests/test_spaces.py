@@ -1,0 +1,137 @@
+"""Observations and actions of any environment become what the reward predictor reads, or are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+
+from spaces import ActionEncoder, ObservationEncoder, SpaceError
+
+COLOUR = Box(0, 255, (96, 96, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "planes"),
+    [
+        (Box(0, 255, (84, 84), np.uint8), 1),
+        (Box(0, 255, (64, 48), np.uint8), 1),
+        (Box(0, 255, (210, 160, 3), np.uint8), 3),
+        (Box(0, 255, (3, 96, 96), np.uint8), 3),
+        (Box(0, 255, (84, 84, 4), np.uint8), 4),
+        (Box(0, 255, (4, 84, 84), np.uint8), 4),
+        (Box(0, 255, (4, 96, 96, 3), np.uint8), 12),
+        (Box(0, 255, (2, 3, 50, 60), np.uint8), 6),
+        (Box(0.0, 1.0, (32, 40, 3), np.float32), 3),
+        (Box(-1.0, 1.0, (1, 84, 84), np.float64), 1),
+        (Box(0, 1000, (20, 20), np.int64), 1),
+    ],
+)
+def test_pictures_of_any_size_order_and_type(space: Box, planes: int) -> None:
+    space.seed(0)
+    encoder = ObservationEncoder(space)
+    encoded = encoder.encode(np.stack([space.sample(), space.sample()]))
+    assert encoder.kind == "pixels" and encoder.shape == (planes, 84, 84)
+    assert encoded.shape == (2, planes, 84, 84) and encoded.dtype == np.uint8
+    assert encoder.view(space.sample(), zoom=2).shape[2] == 3
+
+
+def test_what_is_bright_stays_bright_where_it_was() -> None:
+    """The same picture, whatever the order of its axes and its type; its channels stay apart."""
+    picture = np.zeros((168, 168, 3), np.uint8)
+    picture[:84, :84, 0], picture[84:, 84:, 2] = 255, 102
+    expected = np.zeros((3, 84, 84), np.uint8)
+    expected[0, :42, :42], expected[2, 42:, 42:] = 255, 102
+    first = np.moveaxis(picture, -1, 0)
+    forms: list[tuple[Box, np.ndarray]] = [
+        (Box(0, 255, picture.shape, np.uint8), picture),
+        (Box(0, 255, first.shape, np.uint8), first),
+        (Box(0.0, 1.0, picture.shape, np.float32), (picture / 255).astype(np.float32)),
+        (Box(-1.0, 1.0, first.shape, np.float64), first / 127.5 - 1),
+    ]
+    for space, observation in forms:
+        np.testing.assert_array_equal(ObservationEncoder(space).encode(observation[None])[0], expected)
+    np.testing.assert_array_equal(ObservationEncoder(forms[0][0]).view(picture, zoom=1), picture)
+    gray = ObservationEncoder(forms[0][0], gray=True)
+    assert gray.shape == (1, 84, 84) and gray.encode(picture[None])[0, 0, 0, 0] == 85
+    stack = np.stack([np.zeros_like(picture), picture])
+    np.testing.assert_array_equal(ObservationEncoder(Box(0, 255, stack.shape, np.uint8)).view(stack, 1), picture)
+
+
+def test_vectors_and_what_can_be_laid_flat() -> None:
+    spaces: list[tuple[gymnasium.Space[Any], int]] = [
+        (Box(-np.inf, np.inf, (7,)), 7),
+        (Discrete(5), 5),
+        (MultiBinary(4), 4),
+        (Box(0, 1, ()), 1),
+    ]
+    for space, size in spaces:
+        encoder, samples = ObservationEncoder(space), [space.sample(), space.sample()]
+        encoded = encoder.encode(np.array(samples) if encoder.takes_arrays else samples)
+        assert encoder.kind == "vector" and encoded.shape == (2, size) and encoded.dtype == np.float32
+    assert ObservationEncoder(Discrete(5)).encode([3]).tolist() == [[0, 0, 0, 1, 0]]
+
+
+def test_a_transform_picks_the_picture_or_the_vector() -> None:
+    space = Dict({"picture": COLOUR, "speed": Box(-1, 1, (2,))})
+    state = space.sample()
+    picture = ObservationEncoder(space, lambda observation: observation["picture"])
+    assert picture.encode([state]).shape == (1, 3, 84, 84)
+    vector = ObservationEncoder(space, lambda observation: observation["speed"])
+    assert vector.encode([state, state]).shape == (2, 2) and vector.kind == "vector"
+    scaled = ObservationEncoder(space, lambda observation: observation["picture"] / 255)
+    np.testing.assert_array_equal(scaled.encode([state]), picture.encode([state]))
+    unscaled = ObservationEncoder(space, lambda observation: observation["picture"] / 100)
+    with pytest.raises(SpaceError, match="scales it to 0 to 1"):
+        unscaled.encode([state])
+
+
+@pytest.mark.parametrize(
+    ("space", "transform", "words"),
+    [
+        (Dict({"picture": COLOUR, "speed": Box(-1, 1, (2,))}), None, "obs_transform_func"),
+        (Tuple((Discrete(2), Discrete(2))), None, "obs_transform_func"),
+        (Text(5), None, "neither one picture nor one vector"),
+        (Sequence(Box(0, 1, (2,))), None, "neither one picture nor one vector"),
+        (Box(-np.inf, np.inf, (10, 10)), None, "no bounds"),
+        (Box(0, 255, (100, 100, 100), np.uint8), None, "no pictures"),
+        (Box(0, 255, (2, 2, 84, 84, 3), np.uint8), None, "no pictures"),
+        (COLOUR, lambda observation: "a picture", "array of numbers"),
+    ],
+)
+def test_a_space_that_cannot_be_read_is_named_in_one_sentence(
+    space: gymnasium.Space[Any], transform: Any, words: str
+) -> None:
+    with pytest.raises(SpaceError, match=words) as error:
+        ObservationEncoder(space, transform)
+    assert str(space) in str(error.value) and "\n" not in str(error.value).replace(str(space), "")
+
+
+def test_observations_that_are_not_what_the_space_says() -> None:
+    vectors = ObservationEncoder(Box(-1, 1, (3,)))
+    for broken in (np.nan, np.inf):
+        with pytest.raises(SpaceError, match=r"NaN or infinity.*mend"):
+            vectors.encode(np.array([[0, broken, 0]], np.float32))
+    with pytest.raises(SpaceError, match="shape"):
+        vectors.encode(np.zeros((1, 4), np.float32))
+    with pytest.raises(SpaceError, match="shape"):
+        ObservationEncoder(COLOUR).encode(np.zeros((1, 84, 84, 3), np.uint8))
+    with pytest.raises(SpaceError, match="NaN or infinity"):
+        ObservationEncoder(Box(0.0, 1.0, (20, 20))).encode(np.full((1, 20, 20), np.nan, np.float32))
+
+
+def test_actions_of_every_kind() -> None:
+    shifted = ActionEncoder(Discrete(3, start=-1))
+    assert shifted.n_actions == 3 and shifted.encode(np.array([-1, 1])).tolist() == [0, 2]
+    several = ActionEncoder(MultiDiscrete([3, 2]))
+    assert several.action_dim == 5 and several.encode([np.array([2, 0])]).tolist() == [[0, 0, 1, 1, 0]]
+    space = Dict({"gas": Box(0, 1, (1,)), "gear": Discrete(3)})
+    mixed = ActionEncoder(space)
+    assert mixed.encode([{"gas": np.array([0.5]), "gear": 1}]).tolist() == [[0.5, 0, 1, 0]]
+    arm = ActionEncoder(Box(-1, 1, (2, 2)))
+    assert arm.action_dim == 4 and arm.encode(np.zeros((3, 2, 2))).shape == (3, 4)
+    with pytest.raises(SpaceError, match="no fixed number"):
+        ActionEncoder(Sequence(Discrete(2)))

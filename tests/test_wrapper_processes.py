@@ -1,0 +1,148 @@
+"""The wrapper with what is beside it: preferences are gathered, a predictor trained, and nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from drlhp import ChildError, HumanPreferencesEnvWrapper, UserError
+from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
+from pref_db import PrefDB, PrefDBError
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 240.0  # seconds; on a machine that does other things
+
+
+def test_everything_at_once_on_an_environment_nobody_knew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrapper_everything.main(tmp_path, n_labels=12)
+    (run,) = tmp_path.iterdir()
+    with contextlib.closing(PrefDB.open(run / "prefs.db", read_only=True)) as db:
+        assert db.n_labels() >= 12 and db.env_id == "LampEnv"
+        assert next(db.segments()).observations.shape == (20, 1, 84, 84)
+    assert list((run / "reward_predictor").glob("step-*.pt"))
+    assert "12 labels, 20 training steps" in capsys.readouterr().out
+
+
+def test_gather_then_train_then_use_then_evaluate(tmp_path: Path) -> None:
+    """Each stage with what the one before has left, found by the folder of all of them too."""
+    store = wrapper_gather.main(tmp_path / "labels", n_labels=12)
+    with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
+        assert db.n_labels() == 12
+    predictor = wrapper_train_predictor.main(tmp_path / "labels", tmp_path / "predictor")
+    rewards = wrapper_pretrained.main(tmp_path / "predictor")
+    assert np.isfinite(rewards).all() and len(set(rewards)) > 10
+    true_return, predicted_return = wrapper_evaluate.main(predictor.parent.parent)
+    assert true_return == round(true_return) and predicted_return != round(predicted_return)
+    with pytest.raises(PrefDBError, match="give labels of the same kind"):
+        HumanPreferencesEnvWrapper(gymnasium.make("Acrobot-v1"), prefs_dir=store, log_dir=tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())  # nothing that could later be taken for the newest
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent is `pid`, without multiprocessing's own tracker, which stays for the program's life."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid and b"resource_tracker" not in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_wrapper_that_is_closed_or_forgotten_leaves_nothing_and_a_dead_process_is_told(tmp_path: Path) -> None:
+    def opened() -> HumanPreferencesEnvWrapper:
+        env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), train_reward=False, log_dir=tmp_path)
+        env.reset(seed=0)
+        for _ in range(200):
+            if any(env.step(env.action_space.sample())[2:4]):
+                env.reset()
+        return env
+
+    opened().close()  # what Python keeps from the first time on is no leak
+    before = set(children_of(os.getpid())), len(os.listdir("/proc/self/fd"))
+    opened().close()
+    del_me = opened()
+    del del_me
+    assert (set(children_of(os.getpid())), len(os.listdir("/proc/self/fd"))) == before
+    env = opened()
+    (child,) = set(children_of(os.getpid())) - before[0]
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(ChildError, match="preference interface process was killed by SIGKILL"):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if any(env.step(env.action_space.sample())[2:4]):
+                env.reset()
+    with pytest.raises(UserError, match="closed"):
+        env.reset()
+    assert set(children_of(os.getpid())) == before[0]
+
+
+PROGRAM = """
+import gymnasium
+from drlhp import HumanPreferencesEnvWrapper
+
+if __name__ == "__main__":
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), log_dir="logs")
+    env.reset(seed=0)
+    env.step(0)
+    print("ready", flush=True)
+    {ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"), [("import time; time.sleep(1e6)", -signal.SIGKILL), ("raise RuntimeError('a bug')", 1)]
+)
+def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, status: int) -> None:
+    """Killed without a chance to tidy up, and dead of a mistake of its own without `close`."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(ending=ending))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    program = subprocess.Popen(
+        [sys.executable, script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None and program.stdout.readline() == b"ready\n"
+    children = children_of(program.pid)
+    if status == -signal.SIGKILL:
+        assert len(children) == 2
+        program.kill()
+    _, errors = program.communicate(timeout=PATIENCE)
+    assert program.returncode == status, errors
+    deadline = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline, "a process outlived its program"
+        time.sleep(0.1)
+
+
+def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import gymnasium, drlhp\n"
+        "env = drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), train_reward=False, log_dir='logs')\n"
+        "env.reset()\n"
+        "while True:\n    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 1 and "put what the script does under `if __name__ == '__main__':`" in done.stderr
+
+
+def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=400, log_dir=tmp_path)
+    with pytest.raises(UserError, match="none of 50 episodes of CartPole-v1 lasted for half of segment_length 400"):
+        for _ in range(51):
+            env.reset()
+            while not any(env.step(0)[2:4]):
+                pass
+    env.close()
