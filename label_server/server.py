@@ -87,7 +87,7 @@ def launch(db_path: Path, run_dir: Path, sock: socket.socket) -> subprocess.Pope
             stdout=log,
             stderr=log,
             pass_fds=[sock.fileno()],
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[str(__package__).count(".") + 1],  # where the import of it begins
         )
 
 
