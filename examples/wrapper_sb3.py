@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecMonitor
 
 from drlhp import HumanPreferencesSB3VecEnv
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 100, n_steps: int = 20_000) -> None:
     """With `synthetic_prefs=False` it is you who answers, in a window or on a page."""
-    inner = make_vec_env("CartPole-v1", n_envs=4, seed=0)  # its monitors count the true rewards
+    inner = make_vec_env("CartPole-v1", n_envs=4, seed=0)  # the monitors in it count the true rewards
     env = HumanPreferencesSB3VecEnv(
         inner,
         segment_length=20,
@@ -28,7 +27,7 @@ def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 100, n_steps: int 
     env.reset()
     while not env.using_reward_from_predictor:  # so that the agent never learns from the environment's own reward
         env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
-    model = A2C("MlpPolicy", VecMonitor(env), seed=0)
+    model = A2C("MlpPolicy", env, seed=0)
     model.learn(n_steps)
     env.close()
     print(f"Learned for {n_steps} steps from {env.pref_db_size.value} preferences.")

@@ -64,7 +64,7 @@ def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_
     # Ours is not among the packages that this environment has beside it: those are other people's alone.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    query = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    query: list[str | Path] = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip())
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     install: list[str | Path] = [*pip, "--python", python, "install", "--no-deps", "--no-index", wheel]
