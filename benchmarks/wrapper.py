@@ -124,7 +124,8 @@ def leaks(times: int) -> None:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         return (
             f"{len(children)} processes (one is Python's resource tracker), {threading.active_count()} threads, "
-            f"{len(os.listdir('/proc/self/fd'))} file handles, {megabytes:.0f} MB resident, {peak_memory_mb():.0f} MB peak"
+            f"{len(os.listdir('/proc/self/fd'))} file handles, {megabytes:.0f} MB resident, "
+            f"{peak_memory_mb():.0f} MB at most"
         )
 
     with tempfile.TemporaryDirectory() as folder:

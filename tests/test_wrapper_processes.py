@@ -13,9 +13,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
-from drlhp import ChildError, HumanPreferencesEnvWrapper, UserError
+from drlhp import ChildError, HumanPreferencesEnvWrapper, HumanPreferencesVectorEnv, UserError
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
+from examples.lamp_env import LampEnv
+from label_queue import LabelQueue, Lease, Submission
 from pref_db import PrefDB, PrefDBError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,6 +87,39 @@ def test_a_wrapper_that_is_closed_or_forgotten_leaves_nothing_and_a_dead_process
     with pytest.raises(UserError, match="closed"):
         env.reset()
     assert set(children_of(os.getpid())) == before[0]
+
+
+def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_path: Path) -> None:
+    """The newest colours, magnified; what they answer is counted, and the policy goes on meanwhile."""
+    env = HumanPreferencesVectorEnv(
+        SyncVectorEnv([LampEnv] * 3),
+        train_reward=False,
+        synthetic_prefs=False,
+        ui="web",
+        obs_transform_func=wrapper_everything.picture_of,
+        segment_length=10,
+        zoom_ratio=2,
+        log_dir=tmp_path,
+    )
+    env.reset(seed=0)
+    assert env.run_dir is not None
+    deadline = time.monotonic() + PATIENCE
+    with contextlib.closing(PrefDB.open(env.run_dir / "prefs.db")) as db:
+        queue, leases = LabelQueue(db), list[Lease]()
+        while not leases and time.monotonic() < deadline:
+            env.step(env.action_space.sample())
+            leases = queue.claim("ann")
+        segment = db.segment(leases[0].left)
+        frames = segment.frames()
+        assert frames.shape == (10, 192, 192, 3)
+        assert frames[0].reshape(-1, 3).max(0).tolist() == [255, 230, 120]  # the lamp, in the room's blue
+        now = time.time()
+        submission = Submission("1", leases[0].token, leases[0].comparison_id, "ann", "left", now, now)
+        assert queue.answer(submission).status == "stored"
+        while env.pref_db_size.value < 1 and time.monotonic() < deadline:
+            env.step(env.action_space.sample())
+    assert env.pref_db_size.value == 1 and (env.run_dir / "web" / "token").exists()
+    env.close()
 
 
 PROGRAM = """
