@@ -89,7 +89,7 @@ class Preferences:
     @property
     def segments_collected(self) -> int:
         """Segments cut so far."""
-        return self.system.segments_collected
+        return self.system.cutter.n_cut
 
     @property
     def run_dir(self) -> Path | None:

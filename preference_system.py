@@ -255,7 +255,7 @@ class PreferenceSystem:
         # Where people are asked only so many are cut, for their pictures take time.
         self.n_watched = min(N_WATCHED, n_envs) if self.asks_people else 0
         self.cutter = SegmentCutter(self.info, self.n_watched or n_envs, settings.seed, stack=1)
-        self.collecting, self.segments_collected, self.dropped_segments = True, 0, 0
+        self.collecting = True
         self.forced_true, self.closed = False, False
         self._episodes_in_vain = 0
         self._steps = 0  # that the predicted reward was there for
@@ -459,18 +459,21 @@ class PreferenceSystem:
             self._steps += int(valid.sum())
             self.channels.agent_steps.value = self._steps
         if self.collecting:
-            segments = self.cutter.add(
-                observations, actions, rewards.astype(np.float32), done, valid, views, in_own_measure, self._steps
-            )
-            self.segments_collected += len(segments)
-            if self.channels is not None and self.settings.collect_prefs:
-                self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
+            # Where nobody has time for a segment, none is made.
+            sent = self.channels.segments if self.channels is not None and self.settings.collect_prefs else None
+            wanted = sent is not None and not sent.full()
+            true = rewards.astype(np.float32)
+            for segment in self.cutter.add(
+                observations, actions, true, done, valid, views, in_own_measure, self._steps, wanted
+            ):
+                offer(sent, segment)
+            if sent is not None:
                 self._check_length(int((done & valid).sum()))
         return predicted
 
     def _check_length(self, n_ended: int) -> None:
         """Raises UserError once it is clear that no episode is long enough."""
-        if self.segments_collected:
+        if self.cutter.n_cut:
             return
         self._episodes_in_vain += n_ended
         if self._episodes_in_vain >= SHORT_EPISODES:

@@ -57,6 +57,7 @@ class SegmentCutter:
         self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
         self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
         self.filled = np.zeros(n_envs, np.int64)
+        self.n_cut = 0  # segments, wanted or not
 
     def add(
         self,
@@ -68,8 +69,9 @@ class SegmentCutter:
         views: np.ndarray | None,
         member_rewards: np.ndarray | None,
         policy_step: int,
+        wanted: bool = True,
     ) -> list[Segment]:
-        """Takes one step of all environments; returns the segments that it completed.
+        """Takes one step of all environments; returns the segments that it completed, or none if they are not wanted.
 
         `member_rewards` (members, N) is what each member of the ensemble predicts for it.
         """
@@ -84,16 +86,17 @@ class SegmentCutter:
             self.frames[first, : self.stack] = observations[first]
             self.frames[acting, at + self.stack - 1] = observations[acting, -1]
         else:
-            self.frames[acting, at] = observations[acting].reshape(len(acting), *self.frames.shape[2:])
+            seen = observations[:n] if len(acting) == n else observations[acting]
+            self.frames[acting, at] = seen.reshape(len(acting), *self.frames.shape[2:])
         self.actions[acting, at], self.rewards[acting, at] = actions[acting], rewards[acting]
         if views is not None:
             for i in acting:
                 self.views[i].append(views[i])
         self.filled[acting] += 1
         ended = done[:n] | (self.filled == self.length)
-        segments = [
-            self._segment(int(i), policy_step) for i in np.flatnonzero(ended) if self.filled[i] * 2 >= self.length
-        ]
+        complete = np.flatnonzero(ended & (self.filled * 2 >= self.length))
+        self.n_cut += len(complete)
+        segments = [self._segment(int(i), policy_step) for i in complete] if wanted else []
         self.filled[ended] = 0
         for i in np.flatnonzero(ended):
             self.views[i].clear()
