@@ -233,16 +233,15 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts episodes; what was not finished of the last ones is in no segment."""
         self.system.check_open()
+        # With AutoresetMode.DISABLED only some may be reset, of which the cutter has seen the end. Asked first, because
+        # Gymnasium takes the mask out of the options.
+        everywhere = options is None or "reset_mask" not in options
         observations, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        self._forget(options)
-        self._keep(observations)
-        return observations, info
-
-    def _forget(self, options: dict[str, Any] | None) -> None:
-        """With AutoresetMode.DISABLED only some may be reset, of which the cutter has seen the end."""
-        if options is None or "reset_mask" not in options:
+        if everywhere:
             self.system.cutter.forget()
             self._resetting[:] = False
+        self._keep(observations)
+        return observations, info
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Steps all of them, with the predicted rewards if there are any."""

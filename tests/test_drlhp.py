@@ -227,6 +227,25 @@ def test_the_vector_twin_predicts_and_cuts_what_single_environments_do(tmp_path:
             single.close()
 
 
+def test_environments_that_their_user_resets_one_by_one() -> None:
+    """An episode that ends leaves the others' segments alone, and what follows a reset begins a new one."""
+    makers = [lambda: gymnasium.make("CartPole-v1")] * 2
+    inner = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+    envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=6)
+    envs.reset(seed=0)
+    lengths, complete = np.zeros(2, int), 0  # by the literal rule: whole ones, and what is left if that is half of one
+    for _ in range(60):
+        _, _, terminated, _, _ = envs.step(np.array([0, 1]))
+        lengths += 1
+        cut = (lengths == 6) | terminated
+        complete += int((cut & (lengths >= 3)).sum())
+        lengths[cut] = 0
+        if terminated.any():
+            envs.reset(options={"reset_mask": terminated})
+    assert envs.segments_collected == complete > 10
+    envs.close()
+
+
 def test_atari_in_ales_own_vector_environment(tmp_path: Path) -> None:
     inner = ale_py.vector_env.AtariVectorEnv("pong", num_envs=2)
     envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=5)
