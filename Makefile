@@ -24,12 +24,12 @@ setup: $(READY) ## create .venv with every package at its exact version (the oth
 demo: $(READY) ## teach the moving dot from a synthetic teacher's preferences, with no window
 	@$(VENV_PYTHON) run.py $(DEMO) --run_name "demo-$$(date +%Y%m%d-%H%M%S)"
 
-test: $(READY) ## run the tests
+test: $(READY) ## run the tests, three at a time: most of them wait more than they compute
 	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null \
 	    && command -v chromium >/dev/null || { \
 	    echo "Xvfb, xdotool, ImageMagick or Chromium is missing, so the tests that need it will be skipped; on Debian:"; \
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
-	@$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist worksteal
 
 check: $(READY) ## check lint, formatting and types
 	@$(VENV_PYTHON) -m ruff check .
