@@ -29,7 +29,7 @@ test: $(READY) ## run the tests, three at a time: most of them wait more than th
 	    && command -v chromium >/dev/null || { \
 	    echo "Xvfb, xdotool, ImageMagick or Chromium is missing, so the tests that need it will be skipped; on Debian:"; \
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
-	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist worksteal
+	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist loadgroup
 
 check: $(READY) ## check lint, formatting and types
 	@$(VENV_PYTHON) -m ruff check .

@@ -32,7 +32,11 @@ from tests.browser import (
 )
 from tests.labelling import Server, make_store, pairs, running
 
-pytestmark = [pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("label_page"),  # one browser for all of them
+]
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
 FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"

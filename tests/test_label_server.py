@@ -37,6 +37,9 @@ ROOT = Path(__file__).parent.parent
 GETS = [path for path, methods in ROUTES.items() if "get" in methods]
 
 
+pytestmark = pytest.mark.xdist_group("label_server")  # what they share is made once
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for the tests that leave each other alone: each takes a labeller's name of its own."""

@@ -17,7 +17,7 @@ import torch
 
 import run
 from pref_db import Choice, Comparison, PrefDB
-from report import model, words
+from report import figures, model, words
 from report.command import PAGE
 from report.references import REFERENCES, target
 from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
@@ -45,6 +45,15 @@ def train(folder: Path, name: str, *flags: str, mode: str = "train_policy_with_p
     result = subprocess.run([sys.executable, str(ROOT / "run.py"), *line], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return folder / name
+
+
+pytestmark = pytest.mark.xdist_group("report")  # what they share is made once
+
+
+@pytest.fixture(autouse=True)
+def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test looks at how fine they are, and drawing them takes most of a report's time."""
+    monkeypatch.setattr(figures, "DPI", 40)
 
 
 @pytest.fixture(scope="module")

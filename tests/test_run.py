@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import run as run_module
 from examples.dot_left import to_the_left
 from pref_db import Choice, PrefDB
 
@@ -374,15 +375,32 @@ def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
+NEEDS_DISPLAY = [
+    (("train_policy_with_preferences", DOT), "display"),
+    (("train_policy_with_original_rewards", DOT, "--render_episodes"), "display"),
+    (("gather_initial_prefs", DOT), "--synthetic_prefs"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), [(("train_policy", DOT), "no command 'train_policy'"), *NEEDS_DISPLAY])
+def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *words, "--log_dir", str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert expected in one_sentence(result.stderr)
+    assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("train_policy", DOT), "no command 'train_policy'"),
         (("train_policy_with_preferences", "PongNoFrameskip-v5"), "Pong"),
         (("train_policy_with_preferences", "Pong-ram-v0"), "Pong"),
-        (("train_policy_with_preferences", DOT), "display"),
-        (("gather_initial_prefs", DOT), "--synthetic_prefs"),
-        (("train_policy_with_original_rewards", DOT, "--render_episodes"), "display"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--n_envs", "0"), "--n_envs must be 1 or more"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--lr", "-1"), "--lr must be"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--max_prefs", "3"), "--n_initial_prefs"),
@@ -400,17 +418,18 @@ def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
         (("show_prefs", "nowhere"), "nowhere"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+def test_what_cannot_work_is_one_sentence(
+    tmp_path: Path, words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process: each that starts one of its own takes seconds to import."""
     extra = () if words[0] in ("watch", "show_prefs") else ("--log_dir", str(tmp_path / "runs"))
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *words, *extra],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        env=environment(),
-    )
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert expected in one_sentence(result.stderr)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run_module.main([*words, *extra]) == 2
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert expected in one_sentence(capsys.readouterr().err)
     assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
 
 

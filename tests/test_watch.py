@@ -32,6 +32,9 @@ EPISODE_STEPS = 250  # of the moving dot
 N_LABELS = 12
 
 
+pytestmark = pytest.mark.xdist_group("watch")  # what they share is made once
+
+
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of all parts, from the first segment to the last checkpoint."""
