@@ -51,6 +51,7 @@ VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
 SITTINGS = 5
+BESIDE = ("training, page closed", "training, page open")
 THINK_SECONDS = 2.0  # of somebody quick, from one answer to the next
 WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
 TRAINING = ("train_policy_with_original_rewards", PONG, *WITHOUT_END)
@@ -109,7 +110,7 @@ def gap(n: int) -> dict[str, Any]:
     Somebody gives n answers in some sittings; the training goes on alone for as long between them.
     """
     gaps: list[tuple[str, float]] = []
-    speeds: dict[str, list[float]] = {"closed": [], "open": []}
+    speeds: dict[str, list[float]] = {name: [] for name in BESIDE}
     a_sitting = max(1, n // SITTINGS)
     with (
         tempfile.TemporaryDirectory() as name,
@@ -123,13 +124,13 @@ def gap(n: int) -> dict[str, Any]:
                 assert process.poll() is None, "the training has ended"
                 time.sleep(0.5)
             for _ in range(SITTINGS):
-                with speed_of(run_dir, speeds["closed"]):
+                with speed_of(run_dir, speeds[BESIDE[0]]):
                     time.sleep(a_sitting * THINK_SECONDS)
                 page = browser.new_page(viewport=VIEW)
                 page.add_init_script(LISTEN)
                 page.goto(server.link)
                 wait_for_pair(page)
-                with speed_of(run_dir, speeds["open"]):
+                with speed_of(run_dir, speeds[BESIDE[1]]):
                     for i in range(a_sitting):
                         page.wait_for_timeout(1000 * THINK_SECONDS)
                         press(page, KEYS[i % 2])
@@ -138,8 +139,8 @@ def gap(n: int) -> dict[str, Any]:
                 gaps += page.evaluate("gaps")
                 page.close()
     result: dict[str, Any] = {"answers": a_sitting * SITTINGS}
-    for state, values in speeds.items():
-        result[f"training, page {state}"] = {"agent_steps_per_second": statistics.median(values), "of": values}
+    for name, values in speeds.items():
+        result[name] = {"agent_steps_per_second": statistics.median(values), "of": values}
     for name in ("pair-drawn", "pair-moving"):
         values = [ms for kind, ms in gaps if kind == name]
         result[name] = {"median_ms": statistics.median(values), "p95_ms": percentile(values, 0.95)}
@@ -151,7 +152,8 @@ def speed_of(run_dir: Path, speeds: list[float]) -> Iterator[None]:
     """Adds the agent steps per second of the run in the block."""
     before = policy_rows(run_dir)[-1]
     yield
-    after = policy_rows(run_dir)[-1]
+    while (after := policy_rows(run_dir)[-1]).seconds <= before.seconds:  # the run tells about once a second
+        time.sleep(0.1)
     speeds.append((after.steps - before.steps) / (after.seconds - before.seconds))
 
 
@@ -328,8 +330,9 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             lines.append(
                 (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
             )
-        speeds = [found[f"training, page {state}"]["agent_steps_per_second"] for state in ("open", "closed")]
-        lines.append(("Training with the page open, of its speed without", f"{speeds[0] / speeds[1]:.1%}"))
+        speeds = [found[name]["agent_steps_per_second"] for name in BESIDE if name in found]
+        if speeds:
+            lines.append(("Training with the page open, of its speed without", f"{speeds[1] / speeds[0]:.1%}"))
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
         lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
