@@ -23,8 +23,8 @@ log = logging.getLogger("label_server")
 MAX_SIDE = 4096  # pixels of a sheet: what the picture memory of every phone takes; WebP itself ends at 16383
 N_RENDERERS = 2
 KEEP_CLIPS = 2000
-# Effort of the encoder, 0 to 6: each step up costs time for a few per cent of size.
-WEBP_EFFORT = 2
+# Efforts of the encoder, of 6 and of 100: more would cost twice the time, while a policy trains, for a little of size.
+WEBP_METHOD, WEBP_QUALITY = 1, 20
 S3 = ("s3", "s3a")
 S3_SECONDS = 5  # to connect, and for a reply: somebody waits for the clip
 RETRY_SECONDS = 60.0  # after a store has failed, before it is tried again
@@ -64,7 +64,7 @@ def encode_sheet(frames: np.ndarray) -> tuple[bytes, int]:
         y, x = i // columns * height, i % columns * width
         sheet[y : y + height, x : x + width] = frame
     data = io.BytesIO()
-    Image.fromarray(sheet).save(data, "WEBP", lossless=True, method=WEBP_EFFORT)
+    Image.fromarray(sheet).save(data, "WEBP", lossless=True, method=WEBP_METHOD, quality=WEBP_QUALITY)
     return data.getvalue(), columns
 
 

@@ -4,6 +4,8 @@ import { Refused, Unreachable } from "./api.js";
 
 const KEPT = 80; // decoded sheets
 const HOLD = 0.25; // seconds for which the last frame stays, so that the end of the loop is seen
+const IDLE_MS = 100; // between looks at the clock while nothing moves
+const REFRESH_MS = 1000 / 60; // of most screens
 const sheets = new Map();
 
 /** A clip by segment id: {bitmap, frames, width, height, columns, fps}, or {error} if it cannot be shown. */
@@ -70,7 +72,7 @@ export class Player {
     this.speed = 1;
     this.time = 0; // seconds of the clip
     this.watched = 0; // milliseconds for which this pair has been on
-    requestAnimationFrame((now) => this.tick(now));
+    this.tick(performance.now());
     addEventListener("resize", () => this.fit());
   }
 
@@ -93,6 +95,7 @@ export class Player {
     this.index = -1;
     this.fit();
     this.draw(0);
+    this.wake(0);
   }
 
   clear() {
@@ -112,7 +115,24 @@ export class Player {
         this.draw(Math.min(Math.floor(this.time * this.fps + 1e-6), this.frames - 1));
       }
     }
-    requestAnimationFrame((next) => this.tick(next));
+    this.wake(this.untilNext() - REFRESH_MS);
+  }
+
+  /** Milliseconds until another frame is due. */
+  untilNext() {
+    if (this.fresh) return 0;
+    if (!this.clips || !this.playing) return IDLE_MS;
+    const due = this.index < this.frames - 1 ? (this.index + 1) / this.fps : this.frames / this.fps + HOLD;
+    return Math.min((1000 * (due - this.time)) / this.speed, IDLE_MS);
+  }
+
+  /** Has the next tick come with a refresh of the screen, so many milliseconds from now: none in vain, each costs. */
+  wake(ms) {
+    clearTimeout(this.timer);
+    cancelAnimationFrame(this.request);
+    const refresh = () => { this.request = requestAnimationFrame((now) => this.tick(now)); };
+    if (ms > 0) this.timer = setTimeout(refresh, ms);
+    else refresh();
   }
 
   draw(index) {
@@ -139,6 +159,7 @@ export class Player {
     this.time = 0;
     this.playing = true;
     this.fresh = false;
+    this.wake(0);
   }
 
   /** Makes both as large as there is room for, by a whole number of screen pixels. */
