@@ -4,7 +4,7 @@ python benchmarks/labelling.py            # all three, to results/labelling.json
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
 gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
-colour clips; and how fast it trains with the page open and closed, in turns.
+colour clips; and how fast it trains alone, with the page open on another machine, and with it open here, in turns.
 trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
 and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
@@ -51,7 +51,9 @@ VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
 SITTINGS = 5
-BESIDE = ("training, page closed", "training, page open")
+# Where somebody has the page open: nowhere, on another machine (where requests alone reach this one), or here, where
+# the browser works on the same cores.
+NOWHERE, ELSEWHERE, HERE = BESIDE = ("training", "training, page open elsewhere", "training, page open here")
 THINK_SECONDS = 4.0  # from one answer to the next: the paper's labellers took 3 to 5 (section 3.1)
 WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
 TRAINING = ("train_policy_with_original_rewards", PONG, *WITHOUT_END)
@@ -107,7 +109,8 @@ def percentile(values: list[float], share: float) -> float:
 def gap(n: int) -> dict[str, Any]:
     """Milliseconds from an answer to the next pair's first frame, and to its second, on screen, beside a training.
 
-    Somebody gives n answers in some sittings; the training goes on alone for as long between them.
+    Somebody gives n answers in some sittings; for as long each, the training goes on alone, and beside the requests of
+    somebody with the page on another machine.
     """
     gaps: list[tuple[str, float]] = []
     speeds: dict[str, list[float]] = {name: [] for name in BESIDE}
@@ -118,19 +121,21 @@ def gap(n: int) -> dict[str, Any]:
         chromium() as browser,
     ):
         folder = Path(name)
-        pong_store(folder, n + 8)
+        pong_store(folder, 2 * n + 8)
         with running(folder) as server:
             while len(policy_rows(run_dir)) < 5:  # it trains
                 assert process.poll() is None, "the training has ended"
                 time.sleep(0.5)
             for _ in range(SITTINGS):
-                with speed_of(run_dir, speeds[BESIDE[0]]):
+                with speed_of(run_dir, speeds[NOWHERE]):
                     time.sleep(a_sitting * THINK_SECONDS)
+                with speed_of(run_dir, speeds[ELSEWHERE]):
+                    label_elsewhere(server, a_sitting)
                 page = browser.new_page(viewport=VIEW)
                 page.add_init_script(LISTEN)
                 page.goto(server.link)
                 wait_for_pair(page)
-                with speed_of(run_dir, speeds[BESIDE[1]]):
+                with speed_of(run_dir, speeds[HERE]):
                     for i in range(a_sitting):
                         page.wait_for_timeout(1000 * THINK_SECONDS)
                         press(page, KEYS[i % 2])
@@ -145,6 +150,23 @@ def gap(n: int) -> dict[str, Any]:
         values = [ms for kind, ms in gaps if kind == name]
         result[name] = {"median_ms": statistics.median(values), "p95_ms": percentile(values, 0.95)}
     return result
+
+
+def label_elsewhere(server: Server, n: int) -> None:
+    """Gives n answers by the requests that a page makes: it follows the run's news, and has some pairs ahead."""
+    client, news = server.client(), server.client()
+    news.connection.request("GET", "/api/events", headers={"Cookie": news.cookie})
+    with news.connection.getresponse():
+        fetched: set[str] = set()
+        for _ in range(n):
+            leases = client.next(4)
+            for segment in {lease[side] for lease in leases for side in ("left", "right")} - fetched:
+                client.request("GET", f"/api/clip/{segment}")
+                fetched.add(segment)
+            time.sleep(THINK_SECONDS)
+            status, _ = client.answer(leases[0], "left", uuid.uuid4().hex)
+            assert status == 200
+    client.post("/api/release", {"tokens": [lease["token"] for lease in leases[1:]]})
 
 
 @contextlib.contextmanager
@@ -330,9 +352,9 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             lines.append(
                 (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
             )
-        speeds = [found[name]["agent_steps_per_second"] for name in BESIDE if name in found]
-        if speeds:
-            lines.append(("Training with the page open, of its speed without", f"{speeds[1] / speeds[0]:.1%}"))
+        speeds = [found[name]["agent_steps_per_second"] for name in BESIDE]
+        for name, speed in zip(BESIDE[1:], speeds[1:], strict=True):
+            lines.append((f"{name.capitalize()}: of its speed without", f"{speed / speeds[0]:.1%}"))
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
         lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
