@@ -131,8 +131,8 @@ class Progress:
         """Time that the run has taken, earlier parts of a resumed one included."""
         return self._seconds_before + time.monotonic() - self._start
 
-    def line(self) -> str:
-        """Stage, numbers and time left, in one line."""
+    def line(self, *, true_reward: bool = True) -> str:
+        """Stage, numbers and time left, in one line; for those who label without the true reward, which sways them."""
         a2c, predictor, evaluation = (self.values[name] for name in ("a2c", "reward predictor", "evaluation"))
         if self._evaluating:
             parts = [f"Evaluating the policy at {self._evaluating['steps']:,.0f} steps"]
@@ -141,11 +141,12 @@ class Progress:
                 f"Training the policy {a2c['steps'] / max(a2c['max_steps'], 1):.0%}",
                 f"{a2c['steps']:,.0f}/{a2c['max_steps']:,.0f} steps",
                 f"{a2c['steps_per_second']:,.0f} steps/s",
-                "no episode has ended yet"
-                if math.isnan(a2c["episode_return"])
-                else f"true reward {a2c['episode_return']:.1f}",
             ]
-            if evaluation:
+            if math.isnan(a2c["episode_return"]):
+                parts.append("no episode has ended yet")
+            elif true_reward:
+                parts.append(f"true reward {a2c['episode_return']:.1f}")
+            if evaluation and true_reward:
                 parts.append(f"evaluation {_both_means(evaluation)}")
         elif (imitation := self.values.get("demonstrations")) and not (a2c or predictor.get("epochs")):
             parts = [f"Imitating the demonstrations, epoch {imitation['epoch']:.0f}"]

@@ -280,7 +280,7 @@ class Run:
                 self.children.check()
                 progress.show(self._n_labels(), self.interface.clips() if self.interface else "")
                 if self.page is not None:
-                    self.page.line = progress.line()
+                    self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
                 if not any(busy):
                     self.children.wait(idle_seconds)
             self.children.stop()

@@ -364,6 +364,9 @@ def test_what_the_main_process_makes_of_the_reports(tmp_path: Path) -> None:
         shown.update(Report("evaluation", {"steps": steps, "running": 0, **played, **means}), labels=99)
         shown.update(Report("a2c", {**a2c, "steps": steps + 1, "training": 1}), labels=99)
     assert "evaluation deterministic 51.2, sampled 52.0" in shown.line() and "Evaluating" not in shown.line()
+    assert "true reward 5.0" in shown.line()
+    for_labellers = shown.line(true_reward=False)
+    assert "51/100 steps" in for_labellers and not any(word in for_labellers for word in ("reward", "5.0", "51.2"))
     found = rows(tmp_path)
     assert [row["labels"] for row in found] == ["7", "7", "57", "57"]
     assert [row["mean"] for row in found] == ["1.25", "2.0", "51.25", "52.0"]
