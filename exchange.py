@@ -49,7 +49,8 @@ class ExportConfig:
     run: tyro.conf.Positional[str]
     """Run folder, or another folder with a prefs.db in it."""
     output: str
-    """Folder to make: labels.jsonl, answers.csv for a spreadsheet, and an npz file for each segment."""
+    """Folder to make: labels.jsonl, answers.csv for a spreadsheet, an npz file for each segment, and prefs.db, a
+    backup of the store."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,10 @@ def import_command(arguments: list[str]) -> None:
 
 
 def export(db: PrefDB, output: Path) -> tuple[int, int]:
-    """Writes every effective answer and every segment; returns how many of each. Raises UserError."""
+    """Writes every effective answer and every segment, and a copy of the store; returns how many of both.
+
+    Raises UserError.
+    """
     try:
         (output / "segments").mkdir(parents=True)
     except FileExistsError:
@@ -111,6 +115,7 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
         writer = csv.writer(table)
         writer.writerow(FIELDS)
         writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
+    db.back_up(output / "prefs.db")
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
     # Last: a folder without it is not whole.

@@ -567,6 +567,15 @@ class PrefDB:
         """Effective answers, incomparable ones included."""
         return self.read("SELECT count(*) FROM effective_answer")[0][0]
 
+    def back_up(self, path: Path) -> None:
+        """Copies everything to a new file, as it is at one moment, also while other processes write."""
+        try:
+            self._connection().execute("VACUUM INTO ?", (str(path),))
+            with contextlib.closing(_connect(path, "mode=rw")) as copy:
+                copy.execute("PRAGMA journal_mode = WAL")  # which the copy does not take over
+        except sqlite3.Error as error:
+            raise _explain(path, error) from error
+
     def merge_from(self, other_path: str | Path) -> int:
         """Copy what another run's database holds, all or nothing; returns how many labels that added.
 

@@ -74,6 +74,17 @@ def test_what_is_exported_and_imported_is_the_same(run: Path, tmp_path: Path) ->
     )
 
 
+def test_an_export_holds_a_backup_of_a_store_that_is_in_use(run: Path, tmp_path: Path) -> None:
+    columns = "seq, client_id, choice, supersedes, note"
+    with contextlib.closing(PrefDB.open(run / "prefs.db")) as db, db.transaction() as writer:
+        writer.execute("INSERT INTO setting VALUES ('half', 'written')")
+        export_command([str(run), "--output", str(tmp_path / "out")])
+        with contextlib.closing(PrefDB.open(tmp_path / "out" / "prefs.db")) as copy:
+            assert copy.read(f"SELECT {columns} FROM answer") == db.read(f"SELECT {columns} FROM answer")
+            assert sorted(copy.segment_ids()) == sorted(db.segment_ids()) and LabelQueue(copy).setting("half") is None
+            assert copy.read("PRAGMA journal_mode") == [("wal",)] and LabelQueue(copy).undo("ann") is not None
+
+
 def test_a_spreadsheet_takes_no_cell_for_a_formula(run: Path, tmp_path: Path) -> None:
     export_command([str(run), "--output", str(tmp_path / "out")])
     with (tmp_path / "out" / "answers.csv").open(newline="") as file:
