@@ -164,6 +164,7 @@ class QueueGatherer:
             self._look()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
+        self._look()  # a page may have taken questions back that cannot be shown
         self.queue.beat("run", {"status": status, **state})
 
     def close(self) -> None: ...

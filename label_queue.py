@@ -196,6 +196,17 @@ class LabelQueue:
         with self.db.transaction() as db:
             return db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,)).rowcount
 
+    def retire(self, segment_id: str, reason: str) -> int:
+        """Takes back the open questions about a segment that nobody can see; returns how many."""
+        about = "SELECT id FROM comparison WHERE ? IN (segment_a, segment_b)"
+        with self.db.transaction() as db:
+            close = f"UPDATE lease SET closed_at = ? WHERE closed_at IS NULL AND comparison_id IN ({about})"
+            db.execute(close, (self.clock(), segment_id))
+            retire = (
+                f"UPDATE query SET state = 'withdrawn', reason = ? WHERE state = 'ready' AND comparison_id IN ({about})"
+            )
+            return db.execute(retire, (reason, segment_id)).rowcount
+
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:
         """Up to n pairs for this labeller: first those on lease already, oldest first, then the best that are ready.
 

@@ -54,6 +54,14 @@ class PrefDBError(Exception):
     """Something the user can put right; the message is one sentence with the fix."""
 
 
+class DamagedError(PrefDBError):
+    """A stored segment or clip cannot be read; the rest of the file may be well."""
+
+
+class UnknownSegmentError(PrefDBError):
+    """There is no segment of that id."""
+
+
 def store_path(place: Path) -> Path:
     """The prefs.db of a folder, or that file itself."""
     return place / "prefs.db" if place.is_dir() else place
@@ -169,7 +177,7 @@ def encode_frames(frames: np.ndarray) -> bytes:
 def decode_frames(data: bytes) -> np.ndarray:
     """Inverse of encode_frames: bytes -> (T, H, W, 3) uint8. Raises PrefDBError if the bytes are damaged."""
     if len(data) < VIEW_HEADER.size or not data.startswith(VIEW_MAGIC):
-        raise PrefDBError("a clip is damaged: restore prefs.db from a copy")
+        raise DamagedError("a clip is damaged: restore prefs.db from a copy")
     _, *shape = VIEW_HEADER.unpack_from(data)
     raw = _decompress(data[VIEW_HEADER.size :], math.prod(shape) * 3)
     frames = np.frombuffer(raw, np.uint8).reshape(*shape, 3)
@@ -189,8 +197,8 @@ def _decompress(data: bytes, size: int) -> bytearray:
         if zstandard.frame_content_size(data) == size:
             return bytearray(zstandard.ZstdDecompressor().decompress(data))
     except zstandard.ZstdError as error:
-        raise PrefDBError("a stored segment or clip is damaged: restore prefs.db from a copy") from error
-    raise PrefDBError("a stored segment or clip has the wrong size: restore prefs.db from a copy")
+        raise DamagedError("a stored segment or clip is damaged: restore prefs.db from a copy") from error
+    raise DamagedError("a stored segment or clip has the wrong size: restore prefs.db from a copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +226,7 @@ class CompressedSegment:
             rest = (self.stack, self.policy_step, self.seed, self.fps, view)
             return Segment(self.env_id, arrays["observations"], arrays["actions"], arrays["rewards"], *rest)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PrefDBError("a stored segment is damaged: restore prefs.db from a copy") from error
+            raise DamagedError("a stored segment is damaged: restore prefs.db from a copy") from error
 
 
 def _segment_row(segment: Segment) -> tuple[object, ...]:
@@ -514,7 +522,7 @@ class PrefDB:
         columns = "stack, policy_step, seed, fps, layout, arrays"
         rows = self.read(f"SELECT {columns} FROM segment WHERE id = ?", (segment_id,))
         if not rows:
-            raise PrefDBError(f"{self.path} has no segment {segment_id}: use the prefs.db of that label")
+            raise UnknownSegmentError(f"{self.path} has no segment {segment_id}: use the prefs.db of that label")
         return CompressedSegment(self.env_id, *rows[0])
 
     def segment(self, segment_id: str) -> Segment:

@@ -28,7 +28,7 @@ from label_server.clips import KEEP_CLIPS, Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
-from pref_db import PrefDB, PrefDBError, spreadsheet_cell
+from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spreadsheet_cell
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
@@ -348,9 +348,12 @@ class LabelApp:
         loop = asyncio.get_running_loop()
         try:
             sheet = await loop.run_in_executor(self.clips.pool, self.clips.sheet, segment)
-        except ValueError as error:
-            raise Refused(422, str(error)) from error
-        except PrefDBError as error:
+        except (ValueError, DamagedError) as error:
+            why = str(error)
+            await self._in_queue(lambda queue: queue.retire(segment, why))
+            self._status = (-1e9, {})
+            raise Refused(422, why) from error
+        except UnknownSegmentError as error:
             raise Refused(404, str(error)) from error
         headers = {"Cache-Control": "private, max-age=31536000, immutable"}
         for name in ("frames", "width", "height", "columns", "fps"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
+from gatherers import QueueGatherer
 from label_queue import HistoryRow, LabelQueue
 from pref_db import PrefDB
 from tests.browser import (
@@ -30,7 +32,8 @@ from tests.browser import (
     wait_for_js,
     wait_for_pair,
 )
-from tests.labelling import Server, make_store, pairs, running
+from tests.labelling import Server, make_store, pairs, running, segment
+from video import write_video
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
@@ -39,6 +42,12 @@ pytestmark = [
 ]
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
+SPOKEN = (
+    *('heading "Which clip', 'progressbar "Labels given"', 'img "Left clip"', 'img "Right clip"'),
+    *('slider "Position in the clips"', 'combobox "Speed', 'group "Your answer"', 'button "Left is better'),
+    *('button "Can', 'navigation "More"', 'button "Undo U"', 'complementary "The run"', "U to undo"),
+    *('heading "Last full episode"', 'img "Predicted reward: from -0.5 to 0.5', 'button "Answer 1: left is better'),
+)
 FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"
 # Of every text on the page: its contrast with what is behind it (WCAG 2.1), and where it is.
 CONTRASTS = """() => {
@@ -79,13 +88,15 @@ def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
     page.set_default_timeout(WAIT_MS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
+    home = (f"http://{server.address.host}:{server.address.port}/", "blob:")
+    page.on("request", lambda request: None if request.url.startswith(home) else errors.append(request.url))
     page.goto(server.link)
     wait_for_pair(page)
     try:
         yield page
     finally:
         context.close()
-    assert not errors
+    assert not errors, "it does not fail, and loads nothing from elsewhere"
 
 
 def rows(server: Server) -> list[HistoryRow]:
@@ -341,10 +352,36 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
     assert [row.choice for row in answers] == [*choices, "right"]
 
 
+def assert_both_clips_are_seen(page: Page) -> None:
+    """On a screenshot: both clips are on the page in their colours, of one size, and no part lies over another."""
+    wait_for_js(page, "!document.querySelector('#stage .chosen')")
+    picture = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
+    sizes = []
+    for side in ("left", "right"):
+        box = page.locator(f"#{side}").bounding_box()
+        assert box is not None
+        x, y, width, height = (round(box[name]) for name in ("x", "y", "width", "height"))
+        inside = picture[y + 1 : y + height - 1, x + 1 : x + width - 1]
+        share = [(abs(inside - colour).max(-1) < 30).mean() for colour in ((30, 40, 90), (255, 150, 40))]
+        assert share[0] > 0.9 and 0.001 < share[1] < 0.01, (side, share)
+        sizes.append(inside.shape)
+    assert sizes[0] == sizes[1]
+    parts = "['header', '#stage', '#film-row', '#answers', '#toast', '#tools']"
+    edges = page.evaluate(
+        f"{parts}.flatMap(p => (({{top, bottom}}) => [top, bottom])(document.querySelector(p).getBoundingClientRect()))"
+    )
+    assert edges == sorted(edges) and edges[-1] <= len(picture), "one below the other, and all in view"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_have_contrast(browser: Browser, server: Server, scheme: Any) -> None:
+def test_screenshots_at_either_size_and_contrast_of_texts(browser: Browser, server: Server, scheme: Any) -> None:
     with opened(browser, server, color_scheme=scheme) as page:
         press(page, "l")
+        wait_for_pair(page)
+        for size in (PHONE, WIDE):
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            wait_for_js(page, f"innerWidth === {size['width']}")
+            assert_both_clips_are_seen(page)
         page.keyboard.press("h")
         page.wait_for_selector("#help-dialog[open]")
         # The button's flash is over, and what fades has faded.
@@ -353,6 +390,35 @@ def test_texts_have_contrast(browser: Browser, server: Server, scheme: Any) -> N
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
     assert len(found) > 30 and not [(ratio, name) for ratio, name in found if ratio < 4.5]
+
+
+def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: Browser, tmp_path: Path) -> None:
+    db_path = make_store(tmp_path, 8, {"goal": "5500"})
+    lines = ("steps,labels,predicted_reward,validation_accuracy,episode_return", "0,1,-0.5,0.5,-21", "9,2,0.5,0.9,-20")
+    (tmp_path / "progress.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "web").mkdir()
+    write_video(tmp_path / "web" / "episode.mp4", segment(1).frames(), 15.0)
+    with running(tmp_path) as server, opened(browser, server) as page:
+        wait_for_js(page, "document.querySelector('#episode').videoWidth > 0")
+        wait_for_js(page, "document.querySelectorAll('#curves figure').length === 3")
+        curves = page.inner_text("#curves")
+        assert "Predicted reward" in curves and "held-out" in curves and "True" not in curves
+        for _ in range(5):
+            assert "left at this pace" not in page.inner_text("#status")
+            press(page, "l")
+        page.wait_for_selector("#status:has-text('left at this pace')")
+        tree = page.locator("body").aria_snapshot()
+        for part in SPOKEN:
+            assert part in tree, (part, tree)
+        assert not re.findall(r"- (?:button|img|slider|combobox|progressbar|link|textbox)(?: \[.*\])?:?\n", tree)
+        wait_for_answers(server, 5)
+        page.keyboard.press("q")
+        page.wait_for_selector("#quality-table td:has-text('me')")
+        assert "5 answers" in page.inner_text("#quality-summary")
+        with contextlib.closing(PrefDB.open(db_path)) as db:
+            LabelQueue(db).set_setting("true_reward", "1")
+        page.reload()
+        page.wait_for_selector("#curves:has-text('Evaluation mode') figure:has-text('True return')")
 
 
 def test_task_and_notes_are_text_never_html(browser: Browser, server: Server) -> None:
@@ -383,6 +449,27 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
             queue.set_setting("goal", "2")
             press(page, "r")
             page.wait_for_selector("#waiting-reason:has-text('Thank you')")
+
+
+def test_a_pair_that_cannot_be_shown_is_left_out_and_the_run_may_ask_another(browser: Browser, tmp_path: Path) -> None:
+    db_path = make_store(tmp_path, 4)
+    with contextlib.closing(PrefDB.open(db_path)) as db:
+        broken = db.segment_ids()[-2]  # of the pair that comes first
+        with db.transaction() as connection:
+            connection.execute("UPDATE segment SET view = ? WHERE id = ?", (b"DRV1 but nothing else", broken))
+        with running(tmp_path) as server, opened(browser, server) as page:
+            page.wait_for_selector("#toast:has-text('cannot be shown')")
+            for _ in range(3):
+                press(page, "l")
+            answers = wait_for_answers(server, 3)
+            page.wait_for_selector("#waiting")
+        assert broken not in {segment_id for row in answers for segment_id in (row.left, row.right)}
+        ((state, reason),) = db.read("SELECT state, reason FROM query WHERE state <> 'done'")
+        assert state == "withdrawn" and "damaged" in reason
+        gatherer = QueueGatherer(db)
+        gatherer.pending = {"of which it knows"}
+        gatherer.tell("", {})
+        assert not gatherer.pending
 
 
 def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server) -> None:

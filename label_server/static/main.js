@@ -8,7 +8,7 @@ import { keyAction } from "./keys.js";
 import { Outbox } from "./outbox.js";
 import { Pairs } from "./pairs.js";
 import { invite, login, rename } from "./session.js";
-import { Side, number, words } from "./side.js";
+import { Side, duration, number, words } from "./side.js";
 import { Tabs } from "./tabs.js";
 import { swipes } from "./touch.js";
 
@@ -17,7 +17,7 @@ const GUARD_MS = 250; // after a pair appears: presses that were meant for the o
 const FLASH_MS = 150;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const TOUCH = matchMedia("(hover: none) and (pointer: coarse)");
-const PACE_OVER = 20; // newest answers
+const PACE_OVER = 20, LEAST_PACES = 5; // newest answers; so many before they say how long the rest takes
 const SAID = { left: "Left", right: "Right", equal: "Equal", incomparable: "Can’t tell" };
 let me, status, outbox, pairs, side, gallery, tabs;
 let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
@@ -102,6 +102,7 @@ function showStatus() {
   const labels = status.labels + waiting, median = [...paces].sort((a, b) => a - b)[Math.floor(paces.length / 2)];
   const parts = [`${labels.toLocaleString("en")}${status.goal ? ` / ${status.goal.toLocaleString("en")}` : ""} labels`];
   if (median !== undefined) parts.push(`${median.toFixed(1)} s per answer`);
+  if (status.goal > labels && paces.length >= LEAST_PACES) parts.push(`${duration((status.goal - labels) * median)} left at this pace`);
   parts.push(`${status.ready + pairs.list.length} ${status.ready + pairs.list.length === 1 ? "pair" : "pairs"} waiting`);
   if (status.agent_steps !== null) parts.push(`agent at ${number(status.agent_steps)} steps`);
   if (status.initial_labels > labels) parts.push(`training starts at ${status.initial_labels.toLocaleString("en")}`);
@@ -398,6 +399,7 @@ async function begin() {
       showStatus();
     },
     status: takeStatus,
+    broken: (why) => toast(`A pair cannot be shown, and is left out: ${why}`),
     lost(error) {
       lost = error;
       if (error instanceof Refused) refusal = error.status === 401 ? "Please open the printed link again." : error.message;

@@ -7,7 +7,8 @@ const AHEAD = 3, MOST = 8; // pairs ready behind the one on screen; leases in on
 const RENEW_MS = 20000, RETRY_MS = 2000;
 
 export class Pairs {
-  /** hooks: changed() when the first pair may be another; status(status); lost(error) or lost(null). */
+  /** hooks: changed() when the first pair may be another; status(status); lost(error) or lost(null);
+   *  broken(why): a pair cannot be shown. */
   constructor(outbox, hooks) {
     this.outbox = outbox;
     this.hooks = hooks;
@@ -81,14 +82,22 @@ export class Pairs {
       if (!answered.has(lease.token) && !here.has(lease.token)) this.list.push({ lease, clips: null, flag: false, note: "" });
     }
     this.hooks.status(status);
-    for (const pair of this.list) await this.load(pair); // in order: the first is wanted first
+    for (const pair of [...this.list]) await this.load(pair); // in order: the first is wanted first
     this.hooks.changed();
   }
 
   async load(pair) {
     if (pair.clips) return;
     pair.clips = await Promise.all([loadClip(pair.lease.left), loadClip(pair.lease.right)]);
-    if (pair === this.list[0]) this.hooks.changed();
+    const broken = pair.clips.find((clip) => clip.error);
+    if (broken) {
+      // The server has taken the question back, of everybody.
+      this.drop(pair.lease.token);
+      this.answered(pair.lease.token);
+      this.hooks.broken(broken.error);
+      this.again = true; // for another in its place
+    }
+    if (pair === this.list[0] || broken) this.hooks.changed();
   }
 
   /** Remembers answers given a moment ago: a claim on its way may still bring their pairs. */

@@ -36,6 +36,12 @@ export function number(value) {
   return String(Math.round(value * (size >= 1 ? 10 : 1000)) / (size >= 1 ? 10 : 1000));
 }
 
+/** Seconds in hours and minutes; never less than a minute. */
+export function duration(seconds) {
+  const minutes = Math.max(1, Math.round(seconds / 60)), hours = Math.floor(minutes / 60);
+  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+}
+
 /** A curve as a small picture with its range and its newest value in words. */
 export function sparkline(curve) {
   const { name, unit, steps, values } = curve;
