@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ S3 = ("s3", "s3a")
 S3_SECONDS = 5  # to connect, and for a reply: somebody waits for the clip
 RETRY_SECONDS = 60.0  # after a store has failed, before it is tried again
 TIDY_AFTER = 100  # sheets written, between looks for old ones
+LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be drawn again
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ class Clips:
     def __init__(self, db_path: Path, place: Path | str, keep: int) -> None:
         """Raises OSError if there cannot be a store at that place."""
         self._db_path, self._store, self._keep = db_path, SheetStore(place), keep
+        self._is_local = isinstance(place, Path)
         self._local = threading.local()
         self.pool = ThreadPoolExecutor(N_RENDERERS, thread_name_prefix="clips")
         self._shapes: dict[str, tuple[int, int, int, float]] = {}  # frames, height, width, fps
@@ -216,6 +219,9 @@ class Clips:
         if time.monotonic() < self._retry_at:
             return
         try:
+            if self._is_local and shutil.disk_usage(self._db_path.parent).free < LEAST_FREE:
+                self._say("the disk is nearly full")
+                return
             self._store.write(segment_id, data)
             self.trouble = ""
             self._written += 1
@@ -226,10 +232,11 @@ class Clips:
 
     def _failed(self, error: Exception) -> None:
         self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._say(_words(error))
+
+    def _say(self, why: str) -> None:
         if not self.trouble:
-            self.trouble = (
-                f"clips cannot be kept in {self._store.name} ({_words(error)}); they are drawn when asked for"
-            )
+            self.trouble = f"clips cannot be kept in {self._store.name} ({why}); they are drawn when asked for"
             log.warning(self.trouble)
 
     def _db(self) -> PrefDB:

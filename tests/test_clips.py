@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -184,6 +185,20 @@ def test_old_sheets_of_answered_pairs_are_deleted_and_drawn_again(
         assert {segment_id for pair in answered[:2] for segment_id in pair}.isdisjoint(kept)
         assert len(kept) == 4 + 2 + 1 and {*answered[2], *answered[3], "0" * 64} <= kept
         assert clips.sheet(answered[0][0]).frames == 25 and answered[0][0] in SheetStore(place).ids()
+
+
+def test_the_last_of_a_disk_is_left_to_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db_path = make_store(tmp_path, 1)
+    first, second = segment_ids(db_path)
+    real = shutil.disk_usage(tmp_path)
+    with closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
+        clips.sheet(first)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=100 * 2**20))
+        assert clips.sheet(second).frames == 25 and "nearly full" in clips.trouble
+        assert SheetStore(tmp_path / "clips").ids() == {first}
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=300 * 2**20))
+        clips.sheet(second)
+        assert SheetStore(tmp_path / "clips").ids() == {first, second} and not clips.trouble
 
 
 def test_several_threads_may_ask_for_the_same_clip(tmp_path: Path) -> None:
