@@ -33,7 +33,10 @@ TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a see
 TRIES = 50  # pairs looked at for one that was not asked yet
 CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
 NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
-QuerySelection = Literal["random", "disagreement", "entropy", "newest"]
+# What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
+MOMENTS, SQUARES = 5, 7
+CENTRES = 1000  # newest pairs asked, from which the next is to be far
+QuerySelection = Literal["random", "disagreement", "entropy", "newest", "k_center"]
 LabelSchedule = Literal["paper", "exponential", "constant"]
 
 
@@ -72,7 +75,8 @@ class PrefsConfig:
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "random"
     """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
-    least sure; or any of the newest tenth of the segments."""
+    least sure; any of the newest tenth of the segments; or of ten, the one that looks least like all that were asked
+    (B-Pref's greedy k-center)."""
     label_schedule: LabelSchedule = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
     exponential one, or evenly."""
@@ -147,6 +151,21 @@ def informativeness(a: Segment, b: Segment, selection: QuerySelection) -> float:
     return -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
 
 
+def looks(segment: Segment) -> np.ndarray:
+    """(K,) float32: a few moments of a segment, of pictures the means of their squares, of vectors themselves."""
+    moments = np.linspace(0, len(segment) - 1, MOMENTS).round().astype(int)
+    seen = segment.observations[moments].astype(np.float32)
+    if not segment.is_pixels:
+        return seen.ravel()
+    if seen.ndim == 4:
+        seen = seen.mean(1)
+    for axis in (1, 2):
+        edges = np.linspace(0, seen.shape[axis], SQUARES + 1).astype(int)
+        sums = np.add.reduceat(seen, edges[:-1], axis)
+        seen = sums / np.diff(edges).clip(1).reshape((-1, 1) if axis == 1 else -1)
+    return seen.ravel().astype(np.float32)
+
+
 class PrefInterface:
     """Owns the store and the pool of recent segments; every answer is on disk before it travels on.
 
@@ -171,6 +190,7 @@ class PrefInterface:
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
+        self._centres: deque[np.ndarray] = deque(maxlen=2 * CENTRES)  # of each pair asked, both ways round
         self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
         channels.n_labels.value = self.n_labels
         self._all_asked = False
@@ -251,6 +271,9 @@ class PrefInterface:
             if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
                 self.asked.add(comparison.id)
                 self._all_asked = False
+                if self.config.query_selection == "k_center":
+                    both = looks(a), looks(b)
+                    self._centres += [np.concatenate(both), np.concatenate(both[::-1])]
                 return comparison
         self._all_asked = True
         return None
@@ -266,7 +289,17 @@ class PrefInterface:
 
         if selection in ("random", "newest"):
             return draw()
-        return max((draw() for _ in range(CANDIDATES)), key=lambda pair: informativeness(pair[0], pair[1], selection))
+        candidates = [draw() for _ in range(CANDIDATES)]
+        if selection == "k_center":
+            return max(candidates, key=self._distance)
+        return max(candidates, key=lambda pair: informativeness(pair[0], pair[1], selection))
+
+    def _distance(self, pair: tuple[Segment, Segment]) -> float:
+        """How unlike the nearest of the pairs that were asked this one looks."""
+        if not self._centres:
+            return 0.0
+        wanted = np.concatenate([looks(segment) for segment in pair])
+        return float(np.square(np.stack(self._centres) - wanted).sum(1).min())
 
     def _ask(self) -> bool:
         """Asks about as many pairs as are wanted and can soon be answered."""

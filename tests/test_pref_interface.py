@@ -13,18 +13,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import person
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
 from gatherers import PEOPLE_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
 from label_queue import LabelQueue, Lease, Submission
 from person import TerminalLines
 from playback import Playback
 from pref_db import Choice, Label, PrefDB, Segment
-from pref_interface import PrefInterface, PrefsConfig, QuerySelection, informativeness, labels_due
+from pref_interface import PrefInterface, PrefsConfig, QuerySelection, informativeness, labels_due, looks
 from teachers import SyntheticTeacher
 
 ENV_ID, LENGTH = "Test-v0", 3
@@ -122,6 +124,38 @@ def test_the_pairs_that_the_selection_wants_are_asked(ring: Ring, selection: Que
             assert count > 15, among
         elif selection == "random":
             assert count < 2 * by_chance[name], among
+
+
+@pytest.mark.parametrize(("selection", "least", "most"), [("random", 0, 5), ("k_center", 7, 10)])
+def test_k_center_asks_about_what_looks_unlike_all_that_was_asked(
+    ring: Ring, selection: QuerySelection, least: int, most: int
+) -> None:
+    """Of 100 segments 90 are dark, with some noise; the others each have a light in another place."""
+    config = PrefsConfig(n_initial_prefs=0, max_prefs=12, max_segs=100, query_selection=selection)
+    interface = ring.interface(config=config, goal=12)
+    for seed in range(100):
+        dark = segment(seed)
+        frames = dark.observations // 32
+        if seed < 10:
+            frames[:, 2 * (seed // 4) : 2 * (seed // 4) + 2, 2 * (seed % 4) : 2 * (seed % 4) + 2] = 255
+        interface.pool.append(dataclasses.replace(dark, observations=frames))
+    interface.step()
+    asked = [row.comparison for row in interface.db.answers()]
+    lit = {one.seed for pair in asked for one in (pair.a, pair.b) if one.seed < 10}
+    assert len(asked) == 12 and least <= len(lit) <= most
+
+
+def test_looks_are_of_one_size_whatever_the_segments_length() -> None:
+    long, short = (looks(segment(0, (0.0,) * steps)) for steps in (9, 2))
+    assert long.shape == short.shape == (5 * 7 * 7,)
+    frame = np.zeros((84, 84), np.uint8)
+    frame[12:24, :12] = 144
+    arrays = (np.stack([frame] * 5), np.zeros(2, np.int64), np.zeros(2, np.float32))
+    seen = looks(Segment(ENV_ID, *arrays, stack=4, policy_step=0, seed=0, fps=15.0)).reshape(5, 7, 7)
+    assert (seen[:, 1, 0] == 144).all() and seen.sum() == 5 * 144
+    vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
+    rest = (np.zeros(4, np.int64), np.zeros(4, np.float32))
+    assert looks(Segment(ENV_ID, vectors, *rest, stack=1, policy_step=0, seed=0, fps=15.0)).tolist()[-2:] == [6, 7]
 
 
 class Ring:
