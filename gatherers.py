@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from label_queue import LabelQueue
-from person import LABELLER, Person, Screen, TerminalLines, Ui, open_screen
+from person import LABELLER, Person, Presses, Screen, Ui, open_screen
 from pref_db import Choice, Comparison, Label, PrefDB
 
 ANSWERS_PER_COMMIT = 64
@@ -175,11 +175,9 @@ class PersonGatherer(QueueGatherer):
 
     ahead = PERSON_AHEAD
 
-    def __init__(
-        self, db: PrefDB, screen: Screen, lines: TerminalLines | None = None, labeller: str = LABELLER
-    ) -> None:
+    def __init__(self, db: PrefDB, screen: Screen, presses: Presses | None = None, labeller: str = LABELLER) -> None:
         super().__init__(db)
-        self.person = Person(self.queue, screen, lines, labeller)
+        self.person = Person(self.queue, screen, presses, labeller)
 
     @property
     def ended(self) -> bool:
@@ -196,6 +194,12 @@ class PersonGatherer(QueueGatherer):
         self.person.close()
 
 
-def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER) -> PreferenceGatherer:
-    """Who is asked where people label: the person at this screen. Raises DisplayError."""
-    return PersonGatherer(db, *open_screen(ui), labeller)
+def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, task: str = "") -> PreferenceGatherer:
+    """Who is asked where people label: the person at this screen. Without a task that of the store holds.
+
+    Raises DisplayError.
+    """
+    screen, presses = open_screen(ui)
+    if task:
+        LabelQueue(db).set_setting("task", task)
+    return PersonGatherer(db, screen, presses, labeller)

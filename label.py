@@ -112,7 +112,7 @@ def label_command(arguments: list[str]) -> None:
             goal = config.max_prefs or 0
             gatherer = WebGatherer(db, path.parent, config.page, goal=goal, initial_labels=0)
         else:
-            gatherer = gatherer_for(config.ui, db, config.labeller)
+            gatherer = gatherer_for(config.ui, db, config.labeller, config.page.task)
         try:
             label(db, gatherer, config, run_goes_on=in_use(path.parent))
         finally:

@@ -64,6 +64,18 @@ class NoScreen:
     def close(self) -> None: ...
 
 
+class Presses(Protocol):
+    """What is pressed or typed at the terminal beside a screen."""
+
+    def next(self, *, asked: bool) -> str | None:
+        """The next action; None if there is none. `asked`: whether there is a pair to answer."""
+
+    def new_pair(self) -> None:
+        """Another pair is shown from now on."""
+
+    def close(self) -> None: ...
+
+
 class TerminalLines:
     """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
 
@@ -99,21 +111,26 @@ class TerminalLines:
                 print("There is no pair to answer yet.", flush=True)
         return None
 
+    def new_pair(self) -> None: ...
+
+    def close(self) -> None: ...
+
 
 class Person:
-    """One labeller at one screen, and perhaps lines of text besides.
+    """One labeller at one screen, and perhaps at the terminal besides.
 
     Args:
-        lines: None where single presses at the terminal answer.
+        presses: None where the terminal is the screen.
     """
 
-    def __init__(self, queue: LabelQueue, screen: Screen, lines: TerminalLines | None, labeller: str) -> None:
-        self.queue, self.screen, self.lines, self.labeller = queue, screen, lines, labeller
+    def __init__(self, queue: LabelQueue, screen: Screen, presses: Presses | None, labeller: str) -> None:
+        self.queue, self.screen, self.presses, self.labeller = queue, screen, presses, labeller
         self.lease: Lease | None = None
         self.ended, self.on_break = False, False
         self.flagged = False
         self.status = ""
-        self._shown_at = 0.0
+        self._task = queue.setting("task") or ""
+        self._shown_at = 0.0  # of the monotonic clock
         self._renew_at, self._claim_at = 0.0, 0.0
         self._said = ""
 
@@ -123,12 +140,18 @@ class Person:
             return
         self._show()
         pressed = self.screen.tick()
-        if not pressed and self.lines is not None:
-            line = self.lines.next(asked=self.lease is not None)
-            pressed = [] if line is None else [line]
+        if not pressed and self.presses is not None:
+            action = self.presses.next(asked=self.lease is not None)
+            if action is not None and not self._plays(action):
+                pressed = [action]
         for action in pressed:
             if not self.ended:
                 self._do(action)
+
+    def _plays(self, action: str) -> bool:
+        """Whether it is the screen's own business, and done: help, or how the clips play."""
+        playback = self.screen.playback
+        return playback.helps(action) or (self.lease is not None and playback.do(action))
 
     def _show(self) -> None:
         """Keeps a pair on the screen, or says why there is none."""
@@ -151,14 +174,19 @@ class Person:
 
     def _start(self, lease: Lease) -> None:
         self.lease, self.flagged = lease, False
-        self._shown_at, self._renew_at = time.time(), time.monotonic() + RENEW_SECONDS
+        self._shown_at = time.monotonic()
+        self._renew_at = self._shown_at + RENEW_SECONDS
         left, right = (self.queue.db.segment(one).frames() for one in (lease.left, lease.right))
         self.screen.show(left, right, lease.fps, self._caption())
-        self._say(f"{self.status}: which clip is better? ({KEYS_HELP})")
+        if self.presses is not None:
+            self.presses.new_pair()
+        self._say(
+            " ".join(word for word in (f"{self.status}: which clip is better?", self._task, f"({KEYS_HELP})") if word)
+        )
 
     def _caption(self) -> str:
         unusual = (self.screen.playback.words(), "marked" if self.flagged else "")
-        return "  ·  ".join([self.status, *(word for word in unusual if word)])
+        return "  ·  ".join(word for word in (self._task, self.status, *unusual) if word)
 
     def _do(self, action: str) -> None:
         if self.on_break and action in ("break", "undo"):
@@ -170,7 +198,7 @@ class Person:
             if self.lease is not None:
                 self.queue.release([self.lease.token])
             self.lease = None
-            self.screen.close()
+            self._close()
         elif action == "undo":
             lease = self.queue.undo(self.labeller)
             if lease is None:
@@ -195,15 +223,15 @@ class Person:
 
     def _answer(self, lease: Lease, choice: Any) -> None:
         """Stores the answer before anything else is shown."""
-        playback = self.screen.playback
+        playback, now = self.screen.playback, time.time()
         submission = Submission(
             uuid.uuid4().hex,
             lease.token,
             lease.comparison_id,
             self.labeller,
             choice,
-            self._shown_at,
-            time.time(),
+            now - (time.monotonic() - self._shown_at),  # how long somebody looked must not depend on the wall clock
+            now,
             watched_ms=playback.watched_ms,
             replays=playback.replays,
             speed=playback.speed,
@@ -213,8 +241,8 @@ class Person:
         self.lease, self._claim_at = None, 0.0
 
     def _say(self, text: str) -> None:
-        """Prints it once, where lines are typed."""
-        if self.lines is not None and text != self._said:
+        """Prints it once, where the terminal is not the screen."""
+        if self.presses is not None and text != self._said:
             print(text, flush=True)
             self._said = text
 
@@ -223,7 +251,12 @@ class Person:
         if not self.ended and self.lease is not None:
             self.queue.release([self.lease.token])
         self.lease = None
+        self._close()
+
+    def _close(self) -> None:
         self.screen.close()
+        if self.presses is not None:
+            self.presses.close()
 
 
 def screen_for(ui: Ui) -> str:
@@ -248,12 +281,17 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def open_screen(ui: Ui) -> tuple[Screen, TerminalLines | None]:
-    """A window, with lines at the terminal besides; or the terminal itself; or, without one, lines alone."""
+def open_screen(ui: Ui) -> tuple[Screen, Presses | None]:
+    """A window, with the terminal's keys besides; or the terminal itself; where stdin is no terminal, its lines."""
     if screen_for(ui) == "window":
         from viewer import ClipWindow  # pyglet: only where there is somebody to look
 
-        return ClipWindow(), TerminalLines(sys.stdin)
+        window = ClipWindow()
+        if not is_terminal():
+            return window, TerminalLines(sys.stdin)
+        from terminal import TerminalKeys
+
+        return window, TerminalKeys()
     if is_terminal():
         from terminal import TerminalScreen
 

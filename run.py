@@ -196,7 +196,7 @@ class Run:
         if config.prefs.synthetic_prefs:
             return SyntheticGatherer(db, teacher_of(config.prefs, config.seed, db.n_answers()))
         if config.prefs.ui != "web":
-            return gatherer_for(config.prefs.ui, db)
+            return gatherer_for(config.prefs.ui, db, task=config.page.task)
         goal, initial = self.goal_labels, config.prefs.labels_to_start()
         self.page = WebGatherer(db, self.path, config.page, goal=goal, initial_labels=initial)
         self.episode_file = EpisodeFile(self.path)

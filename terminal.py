@@ -7,6 +7,7 @@ cells that change are sent.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import math
 import os
@@ -22,7 +23,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, Playback
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, PLAYING, Playback
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -152,6 +153,56 @@ class Keys:
         return before
 
 
+def read_keys(fd: int, keys: Keys) -> None:
+    """Feeds what has been pressed at the terminal, without waiting; its end counts as Ctrl-D."""
+    while select.select([fd], [], [], 0)[0]:
+        data = os.read(fd, 1024)
+        keys.feed(data or b"\x04")
+        if not data:
+            return
+
+
+class TerminalKeys:
+    """Single presses at the terminal, beside a window that shows the clips; `close` gives the terminal back."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Takes the keyboard of the terminal that stdin is, or of another."""
+        self._in = sys.stdin.fileno() if fd is None else fd
+        self._keys, self._pressed, self._closed = Keys(), deque[str](), False
+        self._guarded_until = 0.0
+        self._before = termios.tcgetattr(self._in)
+        atexit.register(self.close)
+        tty.setcbreak(self._in)
+
+    def new_pair(self) -> None:
+        """Answers pressed before or within 0.25 s are ignored."""
+        read_keys(self._in, self._keys)
+        self._pressed = deque(action for action in (*self._pressed, *self._keys.take()) if action in ALWAYS)
+        self._guarded_until = time.monotonic() + GUARD_SECONDS
+
+    def next(self, *, asked: bool) -> str | None:
+        """The next press that means something now; None if there is none."""
+        if self._closed:
+            return None
+        read_keys(self._in, self._keys)
+        self._pressed += self._keys.take()
+        while self._pressed:
+            action = self._pressed.popleft()
+            guarded = action not in PLAYING and time.monotonic() < self._guarded_until
+            if action in ALWAYS or (asked and not guarded):
+                return action
+        return None
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+            termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)
+
+
 class TerminalScreen:
     """The terminal as a screen for two clips; `close`, which the program's end calls too, leaves it as it was."""
 
@@ -191,7 +242,7 @@ class TerminalScreen:
         self._scaled.clear()
         self._pairs += 1
         self.playback.start(max(len(left), len(right)), fps)
-        self._read()
+        read_keys(self._in, self._keys)
         self._kept += [action for action in self._keys.take() if action in ALWAYS]
         self._guarded_until = time.monotonic() + GUARD_SECONDS
 
@@ -205,7 +256,7 @@ class TerminalScreen:
         """Draws what is due; returns presses as `viewer.ClipWindow.tick` does; never waits."""
         if self._closed:
             return []
-        self._read()
+        read_keys(self._in, self._keys)
         pressed, self._kept = self._kept, []
         for action in self._keys.take():
             guarded = self._clips is None or time.monotonic() < self._guarded_until
@@ -218,13 +269,6 @@ class TerminalScreen:
             pressed.append(action)
         self._draw()
         return pressed
-
-    def _read(self) -> None:
-        while select.select([self._in], [], [], 0)[0]:
-            data = os.read(self._in, 1024)
-            self._keys.feed(data or b"\x04")
-            if not data:
-                return
 
     def _draw(self) -> None:
         if self._unsent:  # a slow line: the next picture waits until it has this one

@@ -24,6 +24,7 @@ log = logging.getLogger("run")
 RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
 TELL_SECONDS = 2.0
 STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
+KEPT = ("task", "instructions")  # settings that hold until another is given
 EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes a few seconds of one core
 
 
@@ -38,9 +39,9 @@ class PageConfig:
     web_true_reward: bool = False
     """Evaluation mode: the page draws the true reward too, which sways those who label."""
     task: str = ""
-    """What the agent should do, in one line above the clips."""
+    """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it."""
     instructions: str | None = None
-    """Text file with more about the task, for the page's help."""
+    """Text file with more about the task, for the page's help; the store keeps it."""
     repeat_share: float = 0.05
     """Share of the pairs that are asked of the same person again, sides swapped, to see how sure they are."""
     overlap_share: float = 0.1
@@ -132,7 +133,8 @@ class WebGatherer(QueueGatherer):
         settings = config.settings(goal, initial_labels)
         super().__init__(db)
         for key, value in settings.items():
-            self.queue.set_setting(key, value)
+            if value or key not in KEPT:
+                self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
         self._told, self._told_at = "", 0.0
         self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it

@@ -21,9 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import terminal as terminal_module
+from gatherers import PersonGatherer
 from label_queue import LabelQueue
-from pref_db import PrefDB, Segment, encode_frames
-from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, fitted, to_256
+from person import NoScreen
+from pref_db import Comparison, PrefDB, Segment, encode_frames
+from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
 
 ROOT = Path(__file__).parent.parent
 # A person at the terminal, without the rest of the command, whose imports take seconds.
@@ -252,6 +255,43 @@ def test_only_cells_that_change_are_sent(folder: Path) -> None:
         frames = screen.seen.count(b"\x1b[?2026h")
         screen.read_until(lambda: screen.seen.count(b"\x1b[?2026h") > frames + 20)
         assert screen.seen.count(colour) == before
+
+
+def test_beside_a_window_the_terminals_keys_do_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    monkeypatch.setattr(terminal_module, "GUARD_SECONDS", 1000.0)
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        LabelQueue(db).set_setting("task", "Go to the red.")
+        presses = TerminalKeys(slave)
+        gatherer = PersonGatherer(db, NoScreen(), presses)
+        person, playback = gatherer.person, gatherer.person.screen.playback
+        first, second, *_ = db.segments()
+        gatherer.submit([Comparison(first, second, flip=False)])
+
+        def press(keys: str, done: Callable[[], Any]) -> None:
+            os.write(master, keys.encode())
+            deadline = time.monotonic() + DEADLINE
+            while not done():
+                assert time.monotonic() < deadline
+                gatherer.drain()
+
+        gatherer.tell("Label 1", {})
+        press("", lambda: person.lease)
+        assert "which clip is better? Go to the red." in capsys.readouterr().out
+        press("r ", lambda: playback.paused)
+        assert db.n_answers() == 0, "nobody can have seen the pair"
+        presses._guarded_until = 0.0
+        press("L", lambda: db.n_answers() == 1)
+        press("u", lambda: db.n_answers() == 0)
+        press("?", lambda: playback.helping)
+        press("\x04", lambda: gatherer.ended)
+        gatherer.close()
+    assert termios.tcgetattr(slave) == before
+    os.close(master)
+    os.close(slave)
 
 
 class Clock:

@@ -14,16 +14,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 
+from channels import Episode
 from label_queue import LabelQueue
 from label_server import Address
 from label_server.server import PROCESS
-from pref_db import PrefDB
+from label_server.status import EPISODE
+from label_server.status import status as page_status
+from pref_db import PrefDB, encode_frames
 from processes import UserError
 from tests.labelling import Client, make_store, segment
 from tests.test_run import DEADLINE, DOT, ROOT, alive, run, started, wait_for
-from web import PageConfig, WebGatherer
+from web import EpisodeFile, PageConfig, WebGatherer
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 
@@ -130,9 +134,29 @@ def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog
     assert [record.getMessage() for record in caplog.records] == ["the label server says: clips cannot be kept"]
 
 
-def test_settings_of_the_page(tmp_path: Path) -> None:
+def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "words.txt").write_text("Keep left.\n")
     settings = PageConfig(task="t", instructions=str(tmp_path / "words.txt"), web_true_reward=True).settings(9, 5)
     assert settings["instructions"] == "Keep left.\n" and settings["true_reward"] == "1" and settings["goal"] == "9"
+    with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
+        for config in (PageConfig(task="Keep left", web_port=0), PageConfig(web_port=0)):
+            WebGatherer(db, tmp_path, config, goal=1, initial_labels=1).close()
+        assert LabelQueue(db).setting("task") == "Keep left", "whoever labels on is not told it again"
+    said = capsys.readouterr().out
+    assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
+    assert re.search(r"On another computer: ssh -N -L (\d+):127\.0\.0\.1:\1 ", said)
     with pytest.raises(UserError, match="name a text file"):
         PageConfig(instructions=str(tmp_path)).settings(9, 5)
+
+
+def test_the_last_full_episode_is_written_for_the_page_and_not_too_often(tmp_path: Path) -> None:
+    episodes = EpisodeFile(tmp_path)
+    for n_frames in (9, 5):
+        frames = tuple(encode_frames(frame[None]) for frame in segment(0).frames()[:n_frames])
+        episodes.offer(Episode(frames, -21.0, 15.0))
+    episodes.close()
+    with av.open(str(tmp_path / EPISODE)) as film:
+        assert sum(1 for _ in film.decode(video=0)) == 9
+    with closing(PrefDB.open(make_store(tmp_path / "run", 1))) as db:
+        assert page_status(LabelQueue(db), tmp_path, time.time())["episode"]
+        assert page_status(LabelQueue(db), tmp_path / "run", time.time())["episode"] is None
