@@ -6,11 +6,14 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
+
 from config import RunConfig
 from exchange import ExportConfig, ImportConfig
 from label import LabelConfig
 from report import ReportConfig
 from run import COMMANDS
+from terminal import KEYS
 from watch import ShowPrefsConfig, WatchConfig
 
 ROOT = Path(__file__).parent.parent
@@ -47,3 +50,17 @@ def test_the_teacher_in_the_readme_is_the_example() -> None:
 def test_every_command_is_in_the_readme() -> None:
     for command in COMMANDS:
         assert f"`{command} " in README, command
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_page_can_be_reached_from_the_readme_and_names_keys_that_are_there() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in README, page.name
+    keys = re.findall(r"`([A-Z,.\[\]]|Space|Home)`", (ROOT / "docs" / "labelling_well.md").read_text())
+    pressed = {{"Space": " ", "Home": "\x1b[H"}.get(key, key.lower()) for key in keys}
+    assert len(pressed) > 8 and pressed - {"g", "q"} <= set(KEYS), "but for those of the browser alone"
