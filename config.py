@@ -200,6 +200,7 @@ def validate(config: RunConfig) -> None:
         "ent_coef": (policy.ent_coef, 0),
         "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
+        "explore_million_timesteps": (policy.explore_million_timesteps, 0),
         "ensemble_size": (predictor.ensemble_size, 1),
         "n_initial_epochs": (predictor.n_initial_epochs, 1),
         "labels_per_step": (predictor.labels_per_step, 0),

@@ -77,7 +77,7 @@ class Progress:
             self._update_evaluation(report.values, labels)
             return
         self.values[source] = report.values
-        if source == "demonstrations":
+        if source in ("demonstrations", "exploration"):
             return  # from the policy's process, whose memory its own reports tell
         self._memory[source] = report.peak_memory_mb
         self.labels = labels
@@ -148,6 +148,8 @@ class Progress:
                 parts.append(f"true reward {a2c['episode_return']:.1f}")
             if evaluation and true_reward:
                 parts.append(f"evaluation {_both_means(evaluation)}")
+        elif steps_left := self.values.get("exploration", {}).get("steps_left"):
+            parts = [f"Exploring before anything is learned, {steps_left:,.0f} steps left"]
         elif (imitation := self.values.get("demonstrations")) and not (a2c or predictor.get("epochs")):
             parts = [f"Imitating the demonstrations, epoch {imitation['epoch']:.0f}"]
         elif predictor.get("epochs"):

@@ -44,6 +44,9 @@ class PolicyConfig:
     """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are."""
     disagreement_bonus: float = 0.0
     """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
+    explore_million_timesteps: float = 0.0
+    """Million agent steps in which the policy learns to reach states that are new to it, before anything else is
+    learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
     policy_network: Literal["nature", "feature_points"] = "nature"
     """Body for pixel observations: the paper's CNN, or learned feature points."""
     demonstrations: str | None = None

@@ -21,6 +21,7 @@ from a2c.config import PolicyConfig
 from a2c.crew import CREW_BROKEN, Arena, Crew, share
 from a2c.demonstrations import Demonstrations, clone
 from a2c.evaluation import Evaluator
+from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.model import Policy
 from a2c.returns import advantages, continuing_advantages
@@ -97,6 +98,9 @@ class PolicyWorker:
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
         returns = self._load(resume)
+        # Not saved: what was stopped before the first update on rewards begins anew.
+        self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
+        self.explorer = StateEntropy(seed)
         self._writer: Any = None
         if config.demonstrations and not self.updates:
             self._imitate(Path(config.demonstrations), seed)
@@ -166,6 +170,9 @@ class PolicyWorker:
         return worked
 
     def _collect_and_learn(self, training: bool) -> bool:
+        if self.steps_to_explore > 0:
+            self._explore()
+            return True
         if not training and self.channels.segments.full():
             return False  # the teacher has all the clips it can use
         if training and self.rewarder is not None:
@@ -191,6 +198,20 @@ class PolicyWorker:
             self._learn(rollout, rewards, observations)
         self._report(training)
         return True
+
+    def _explore(self) -> None:
+        """One rollout and update for the sake of states that are new; these steps count as no training."""
+        rollout, _ = self.runner.collect()
+        if self.config.normalise_pixels:
+            self.policy.observe(rollout.flat_observations())
+        observations = self._observations(rollout)
+        rewards = self.explorer.rewards(observations).reshape(rollout.rewards.shape) * rollout.valid
+        self._update(rollout, rewards, observations, self._scheduled())
+        self.steps_to_explore -= rollout.n_decisions
+        now = time.monotonic()
+        if now - self._report_mark[0] >= REPORT_SECONDS or self.steps_to_explore <= 0:
+            self.channels.reports.put(Report("exploration", {"steps_left": float(max(0, self.steps_to_explore))}))
+            self._report_mark = self._log_mark = (now, self.steps)
 
     def _reward(self, predicted: np.ndarray) -> np.ndarray:
         """(members, T, N) -> (T, N): the members' mean, and a bonus where they disagree (RUNE, Liang et al. 2022)."""
@@ -219,21 +240,26 @@ class PolicyWorker:
         self._log_mark = (self._log_mark[0] + took, self._log_mark[1])
 
     def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor) -> None:
-        """One update on the rollout with these rewards (T, N)."""
-        stopwatch = self.runner.stopwatch
-        with stopwatch.part("update"):
-            config = self._scheduled()
-            rollout.advantages[:] = self._advantages(rollout, rewards)
-            rollout.returns[:] = rollout.advantages + rollout.values
-            update = ppo_update if config.algo == "ppo" else a2c_update
-            batch = Batch.of(rollout, observations, self.policy.device)
-            losses = update(self.policy, self.optimizer, batch, config, self.crew)
+        """One update on the rollout with these rewards (T, N), counted and told."""
+        config = self._scheduled()
+        losses = self._update(rollout, rewards, observations, config)
         self.steps += rollout.n_decisions
         self.updates += 1
         self.channels.agent_steps.value = self.steps
         self._log(rollout, rewards, losses, config)
         if self.updates % config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by:
             self.save()
+
+    def _update(
+        self, rollout: Rollout, rewards: np.ndarray, observations: Tensor, config: PolicyConfig
+    ) -> dict[str, float]:
+        """One update on the rollout with these rewards (T, N); returns its losses."""
+        with self.runner.stopwatch.part("update"):
+            rollout.advantages[:] = self._advantages(rollout, rewards)
+            rollout.returns[:] = rollout.advantages + rollout.values
+            update = ppo_update if config.algo == "ppo" else a2c_update
+            batch = Batch.of(rollout, observations, self.policy.device)
+            return update(self.policy, self.optimizer, batch, config, self.crew)
 
     def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
         """(T, N) advantages for these rewards (T, N)."""
