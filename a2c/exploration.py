@@ -61,4 +61,4 @@ def neighbour_distance(states: Tensor, seen: Tensor) -> Tensor:
     std = seen.std(0).clamp(min=LEAST_STD)
     distances = torch.cdist(states / std, seen / std)
     k = min(NEIGHBOUR + 1, len(seen))
-    return distances.kthvalue(k, dim=1).values
+    return distances.topk(k, largest=False).values[:, -1]

@@ -154,7 +154,7 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
     assert not (tmp_path / "predictor" / "policy").exists()
 
-    train = ("train_policy_with_preferences", DOT)
+    train: tuple[str, ...] = ("train_policy_with_preferences", DOT)
     predictor = ("--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
     # With no number of labels given nobody is asked, so no display is needed either.
     run(tmp_path, *train, *predictor, "--million_timesteps", "0.001", "--eval_episodes", "2", "--run_name", "frozen")
