@@ -48,7 +48,7 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
     """How far the car gets from the bottom of its valley, out of which it needs speed, after so much exploration."""
     config = PolicyConfig(
         algo="ppo",
-        **{**PPO_DEFAULTS, "n_steps": 64, "lr": 3e-3},  # type: ignore[arg-type]
+        **{**PPO_DEFAULTS, "n_steps": 64, "lr": 5e-3},  # type: ignore[arg-type]
         n_envs=8,
         million_timesteps=0.0005,
         gamma=0.95,
@@ -56,6 +56,7 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
         eval_interval_million_timesteps=0,
     )
     place = {"run_dir": tmp_path, "seed": 1, "n_watched": 0, "render_episodes": False, "resume": False}
+    torch.set_num_threads(1)  # faster, with networks as small as these
     worker = PolicyWorker("MountainCar-v0", config, None, Channels.create(synchronous=True, take_turns=False), **place)  # type: ignore[arg-type]
     reached = []
     while not worker.finished:
@@ -66,4 +67,4 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
 
 
 def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path) -> None:
-    assert positions_reached(tmp_path / "a", 0.03) > 1.5 * positions_reached(tmp_path / "b", 0)
+    assert positions_reached(tmp_path / "a", 0.02) > 1.5 * positions_reached(tmp_path / "b", 0)
