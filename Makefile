@@ -4,8 +4,9 @@
 PYTHON ?=
 PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PIPENV_VERSION := 2026.10.3
-# Debian's names of what the tests of windows use: an X server, software OpenGL, a keyboard; and a browser for the page.
-TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa xdotool imagemagick chromium
+# Debian's names of what the tests of windows use: an X server, software OpenGL, a keyboard; what MuJoCo draws with where
+# there is no window; and a browser for the page.
+TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa libegl1 xdotool imagemagick chromium
 DEMO := train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
 # .venv holds the project's packages; pipenv and what it needs stay apart from them in .tools.
