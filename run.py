@@ -289,8 +289,8 @@ class Run:
             progress.close()
         self.close()
         progress_module.draw_curves(self.path, f"{self.config.mode} {self.config.env_id}, seed {self.config.seed}")
-        spec = gymnasium.spec(self.config.env_id)
-        solved_at = spec.reward_threshold if self.config.trains_policy else None
+        spec = gymnasium.registry.get(self.config.env_id)
+        solved_at = spec.reward_threshold if spec and self.config.trains_policy else None
         text = progress_module.summary(progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences)
         log.info("finished\n%s", text)
         print(f"Finished.\n{text}", flush=True)

@@ -4,9 +4,11 @@ import gymnasium
 import numpy as np
 
 from .atari import AtariPreferenceVecEnv
+from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
-from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari
+from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv
+from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari, is_body
 from .vector import PreferenceVecEnv
 
 __all__ = [
@@ -32,14 +34,20 @@ def make_vec_env(
     info = env_info(env_id)
     if env_id == MOVING_DOT_ID:
         return MovingDotVectorEnv(n_envs, seed, n_watched)
+    if info.env_id in TASKS:
+        return TaskVecEnv(info, n_envs, seed, n_watched)
     if is_atari(find_spec(env_id)):
         return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
+    if is_body(find_spec(env_id)):
+        return GymnasiumBodiesVecEnv(info, n_envs, seed, n_watched)
     return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched, in_process)
 
 
 def make_env(env_id: str) -> gymnasium.Env:
-    """Make one environment with the preprocessing of `make_vec_env`; no Atari (EnvError)."""
+    """Make one environment with the preprocessing of `make_vec_env`; no Atari, no task of rl-teacher's (EnvError)."""
     info = env_info(env_id)
+    if info.env_id in TASKS:
+        raise EnvError(f"{env_id} is stepped with others of its kind: use make_vec_env with n_envs=1.")
     spec = find_spec(env_id)
     if is_atari(spec):
         raise EnvError(f"{env_id} is played by ale-py's vector environment: use make_vec_env with n_envs=1.")

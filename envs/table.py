@@ -3,7 +3,7 @@
 import difflib
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -15,6 +15,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 
 from errors import UserError
+
+from .bodies import TASKS, Task, task_id
 
 gymnasium.register_envs(ale_py)
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for every emulator that starts
@@ -61,6 +63,18 @@ _VECTOR_DEFAULTS: dict[str, object] = {
     "max_prefs": 700,
 }
 
+# And for continuous actions: the field's settings of PPO on MuJoCo, in larger minibatches, which take less time.
+_CONTINUOUS_DEFAULTS: dict[str, object] = {
+    "algo": "ppo",
+    "million_timesteps": 2.0,
+    "lr": 3e-4,
+    "lr_zero_million_timesteps": 2.0,
+    "n_envs": 16,
+    "n_steps": 128,
+    "ppo_epochs": 10,
+    "ppo_minibatches": 32,
+}
+
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
@@ -81,7 +95,7 @@ _TUNED: dict[str, dict[str, object]] = {
         "max_prefs": 500,
     },
     # The only setting that the paper tuned for a single task (appendix A.1).
-    **{f"Swimmer-v{version}": {"ent_coef": 0.001} for version in (2, 3, 4, 5)},
+    **{f"Swimmer-v{version}": {"ent_coef": 0.001} for version in (1, 2, 3, 4, 5)},
 }
 
 
@@ -105,6 +119,7 @@ class EnvInfo:
     max_episode_frames: int | None
     action_names: tuple[str, ...]  # by action number; empty when actions are continuous
     tuned: Mapping[str, object]  # by flag name
+    state_size: int = 0  # numbers that say where a body of MuJoCo is, from which it is drawn; 0 for anything else
 
 
 MOVING_DOT = EnvInfo(
@@ -125,12 +140,14 @@ MOVING_DOT = EnvInfo(
 
 @lru_cache
 def env_info(env_id: str) -> EnvInfo:
-    """Look up an environment id.
+    """Look up an environment id; a task of rl-teacher's may lack its version (Hopper), the answer has it (Hopper-v1).
 
     Raises EnvError for an unknown id, a missing package, or observations or actions that cannot be used.
     """
     if env_id == MOVING_DOT_ID:
         return MOVING_DOT
+    if (env_id := task_id(env_id)) in TASKS:
+        return _task_info(env_id, TASKS[env_id])
     spec = find_spec(env_id)
     return _atari_info(env_id, spec) if is_atari(spec) else _generic_info(env_id, spec)
 
@@ -154,11 +171,16 @@ def is_atari(spec: EnvSpec) -> bool:
     return spec.entry_point == "ale_py.env:AtariEnv"
 
 
+def is_body(spec: EnvSpec) -> bool:
+    """Whether an id is one of Gymnasium's MuJoCo environments."""
+    return str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+
+
 def _unknown_message(env_id: str, name: str) -> str:
     pixels_name = name.replace("-ramDeterministic", "NoFrameskip").replace("-ram", "")
     if "-ram" in name and pixels_name in gymnasium.registry:
         return f"{env_id} observes the console's memory, not its picture: use {pixels_name} instead."
-    by_lower = {known.lower(): known for known in gymnasium.registry}
+    by_lower = {known.lower(): known for known in (*gymnasium.registry, *TASKS)}
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=8)]
     # Atari games go by several ids; the one that the project's documents use comes first.
     close.sort(key=lambda known: not known.endswith("NoFrameskip-v4"))
@@ -206,22 +228,45 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         kind, shape = _observations(env_id, env.observation_space)
         n_actions, action_dim = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
-    least, most = SEGMENT_BOUNDS
-    length = _SEGMENT_LENGTHS.get(env_id, min(max(round(SEGMENT_SECONDS * fps), least), most))
+        state_size = env.unwrapped.state_vector().size if is_body(spec) else 0  # type: ignore[attr-defined]
     return EnvInfo(
         env_id=env_id,
         kind=kind,
         observation_shape=shape,
         n_actions=n_actions,
         action_dim=action_dim,
-        segment_length=length,
+        segment_length=_SEGMENT_LENGTHS.get(env_id, _clip_steps(fps)),
         fps=fps,
         frame_skip=1,
         blank_areas=(),
         max_episode_frames=spec.max_episode_steps,
         action_names=tuple(str(action) for action in range(n_actions or 0)),
-        tuned={**(_VECTOR_DEFAULTS if kind == "vector" else {}), **_TUNED.get(env_id, {})},
+        tuned={
+            **(_VECTOR_DEFAULTS if kind == "vector" else {}),
+            **(_CONTINUOUS_DEFAULTS if kind == "vector" and action_dim else {}),
+            **_TUNED.get(env_id, {}),
+        },
+        state_size=state_size,
     )
+
+
+def _task_info(env_id: str, task: Task) -> EnvInfo:
+    """One of rl-teacher's tasks, by what Gymnasium says of the body; people see it slower than it moves."""
+    body = env_info(task.gymnasium_id)
+    return replace(
+        body,
+        env_id=env_id,
+        segment_length=_clip_steps(task.fps),
+        fps=task.fps,
+        max_episode_frames=task.horizon,
+        tuned={**body.tuned, **_TUNED.get(env_id, {})},
+    )
+
+
+def _clip_steps(fps: float) -> int:
+    """Agent steps of a clip, off Atari."""
+    least, most = SEGMENT_BOUNDS
+    return min(max(round(SEGMENT_SECONDS * fps), least), most)
 
 
 def _observations(env_id: str, space: gymnasium.Space[Any]) -> tuple[Literal["pixels", "vector"], tuple[int, ...]]:

@@ -1,0 +1,232 @@
+"""Bodies in MuJoCo, stepped one after the other in this process: a step takes some 50 microseconds, a message as long.
+
+Two kinds: rl-teacher's tasks (bodies.py), whose observations and rewards are computed for all of them at once, and
+Gymnasium's own environments, as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from .bodies import TASKS, Moment
+from .table import EnvError, EnvInfo, find_spec
+from .vector import PreferenceVecEnv
+
+PICTURE_SIZE = 240  # side of what people see, pixels
+
+
+class BodiesVecEnv(PreferenceVecEnv):
+    """N bodies, each until its episode ends or its time is over; what they are is up to the subclasses."""
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int, horizon: int | None) -> None:
+        super().__init__(info, n_envs, seed, n_watched)
+        self._horizon = sys.maxsize if horizon is None else horizon
+        self._ages = np.zeros(n_envs, np.int64)  # steps of the running episodes
+        self._done = np.zeros(n_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start an episode everywhere."""
+        seed = self._seed_for_reset(seed)
+        seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        observations = self._start(list(range(self.num_envs)), seeds)
+        self._ages[:], self._done[:] = 0, False
+        return observations, {}
+
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Take one agent step everywhere, or start an episode where one has ended."""
+        ended = self._done
+        observations, rewards, terminated = self._act(actions, ended)
+        self._ages += 1
+        if ended.any():
+            at = np.flatnonzero(ended)
+            observations[at] = self._start(at.tolist(), [None] * len(at))
+            self._ages[at], rewards[at], terminated[at] = 0, 0.0, False
+        truncated = self._ages >= self._horizon
+        self._done = terminated | truncated
+        return observations, rewards, terminated, truncated, {}
+
+    @property
+    def states(self) -> NDArray[np.float64]:
+        """Positions and velocities of each body, (N, info.state_size), from which `draw` makes pictures."""
+        raise NotImplementedError
+
+    def watch(self) -> NDArray[np.uint8]:
+        """Pictures of the first bodies, drawn now, (n_watched, H, W, 3)."""
+        return draw(self.info, self.states[: self.n_watched])
+
+    def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
+        """Starts episodes of some bodies, with a new random stream where there is a seed; their observations."""
+        raise NotImplementedError
+
+    def _act(
+        self, actions: NDArray[np.float32], resting: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+        """Moves all bodies but the resting ones; observations, rewards and which episodes ended, of all (N, ...)."""
+        raise NotImplementedError
+
+
+class TaskVecEnv(BodiesVecEnv):
+    """rl-teacher's tasks: one model, a simulation for each environment, arithmetic for all of them at once."""
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0) -> None:
+        self._task = TASKS[info.env_id]
+        super().__init__(info, n_envs, seed, n_watched, self._task.horizon)
+        import mujoco
+
+        body = make_body(self._task.gymnasium_id)
+        self._model, self._frame_skip, self._seconds = body.model, body.frame_skip, body.dt
+        self._low, self._high = self._model.actuator_ctrlrange.T
+        self._data = [mujoco.MjData(self._model) for _ in range(n_envs)]
+        # Views of each simulation's own memory, so that a step asks MuJoCo for nothing.
+        self._controls = [data.ctrl for data in self._data]
+        self._parts = [[data.qpos, data.qvel, *self._task.senses(data)] for data in self._data]
+        self._values = np.zeros((n_envs, sum(map(len, self._parts[0]))))
+        self._generators = [seeding.np_random()[0] for _ in range(n_envs)]
+
+    @property
+    def states(self) -> NDArray[np.float64]:
+        return self._values[:, : self.info.state_size]
+
+    def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
+        import mujoco
+
+        for i, seed in zip(which, seeds, strict=True):
+            if seed is not None:
+                self._generators[i] = seeding.np_random(seed)[0]
+            data = self._data[i]
+            mujoco.mj_resetData(self._model, data)
+            data.qpos[:], data.qvel[:] = self._task.start(self._generators[i], self._model.qpos0, self._model.nv)
+            mujoco.mj_forward(self._model, data)
+            np.concatenate(self._parts[i], out=self._values[i])
+        return self._task.observe(self._moment(self._values[which])).astype(np.float32)
+
+    def _act(
+        self, actions: NDArray[np.float32], resting: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+        from mujoco import mj_rnePostConstraint, mj_step
+
+        before, model, controls = self._moment(self._values.copy()), self._model, actions.clip(self._low, self._high)
+        for i in np.flatnonzero(~resting).tolist():
+            self._controls[i][:] = controls[i]
+            mj_step(model, self._data[i], self._frame_skip)
+            if self._task.feels_contacts:
+                mj_rnePostConstraint(model, self._data[i])
+            np.concatenate(self._parts[i], out=self._values[i])
+        now = self._moment(self._values)
+        rewards = self._task.reward(before, now, self._seconds).astype(np.float32)
+        return self._task.observe(now).astype(np.float32), rewards, np.zeros(self.num_envs, np.bool_)
+
+    def _moment(self, values: NDArray[np.float64]) -> Moment:
+        return Moment(values, self._model.nq, self._model.nv)
+
+
+class GymnasiumBodiesVecEnv(BodiesVecEnv):
+    """Gymnasium's own MuJoCo environments with their own rewards, without the wrappers that cost more than a step."""
+
+    def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0) -> None:
+        spec = find_spec(info.env_id)
+        super().__init__(info, n_envs, seed, n_watched, spec.max_episode_steps)
+        self._envs = [make_body(info.env_id) for _ in range(n_envs)]
+        self._bounds = self._envs[0].action_space.low, self._envs[0].action_space.high
+        self._observations = np.zeros((n_envs, *info.observation_shape), np.float32)
+
+    @property
+    def states(self) -> NDArray[np.float64]:
+        return np.stack([env.state_vector() for env in self._envs])
+
+    def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
+        for i, seed in zip(which, seeds, strict=True):
+            self._observations[i] = self._envs[i].reset(seed=seed)[0]
+        return self._observations[which]
+
+    def _act(
+        self, actions: NDArray[np.float32], resting: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+        rewards, terminated = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.bool_)
+        actions = actions.clip(*self._bounds)
+        for i in np.flatnonzero(~resting).tolist():
+            self._observations[i], rewards[i], terminated[i], _, _ = self._envs[i].step(actions[i])
+        return self._observations, rewards, terminated
+
+
+def make_body(gymnasium_id: str, **options: Any) -> Any:
+    """A Gymnasium MuJoCo environment without wrappers.
+
+    Raises EnvError if MuJoCo is missing, or the environment cannot be made.
+    """
+    choose_renderer()
+    try:
+        return gymnasium.make(find_spec(gymnasium_id), disable_env_checker=True, **options).unwrapped
+    except Exception as error:  # a constructor may raise anything
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise EnvError(f"{gymnasium_id} could not be created: {reason or type(error).__name__}.") from error
+
+
+@cache
+def choose_renderer() -> None:
+    """Where there is no display, lets MuJoCo draw with EGL or OSMesa, unless MUJOCO_GL says how; before its import."""
+    if not sys.platform.startswith("linux") or os.environ.keys() & {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"}:
+        return
+    for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        os.environ["MUJOCO_GL"] = backend
+        return
+
+
+def draw(info: EnvInfo, states: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Pictures of a body in these states (T, state_size), (T, H, W, 3).
+
+    Drawn in a thread of its own, since what a renderer needs belongs to one thread.
+    Raises EnvError if states are of another body, or nothing can be drawn here.
+    """
+    if states.ndim != 2 or states.shape[1] != info.state_size:
+        raise EnvError(
+            f"{info.env_id} is drawn from states of {info.state_size} numbers, not of {states.shape[-1]}: they are "
+            "another body's, or another version's; record the segment anew."
+        )
+    return _artist().submit(_draw, info.env_id, states).result()
+
+
+@cache
+def _artist() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "renderer")
+
+
+@cache
+def _canvas(gymnasium_id: str) -> Any:
+    size = {"width": PICTURE_SIZE, "height": PICTURE_SIZE}
+    return make_body(gymnasium_id, render_mode="rgb_array", **size)
+
+
+def _draw(env_id: str, states: NDArray[np.float64]) -> NDArray[np.uint8]:
+    body = _canvas(TASKS[env_id].gymnasium_id if env_id in TASKS else env_id)
+    n_positions = body.model.nq
+    frames = []
+    for state in states:
+        body.set_state(state[:n_positions], state[n_positions:])
+        try:
+            frames.append(body.render())
+        except Exception as error:  # a renderer may raise anything
+            reason = str(error).strip().split("\n")[0].rstrip(".")
+            raise EnvError(
+                f"{env_id} cannot be drawn ({reason or type(error).__name__}): install a renderer that needs no "
+                "display (Debian: apt-get install libegl1), or set MUJOCO_GL to glfw, egl or osmesa."
+            ) from error
+    return np.stack(frames)

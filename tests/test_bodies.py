@@ -1,0 +1,116 @@
+"""MuJoCo: rl-teacher's tasks against simulator state, Gymnasium's own environments against themselves."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envs import EnvError, env_info, make_env, make_vec_env
+from envs.bodies import TASKS
+
+# Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
+Formula = Callable[[Any, float, np.ndarray], float]
+
+
+def hopper(body: Any, velocity: float, action: np.ndarray) -> float:
+    base = velocity + 1.0 - 1e-3 * np.square(action).sum()
+    return base + (body.data.qpos[1] - 1) + 1e-3 * np.square(action).sum()
+
+
+def walker(body: Any, velocity: float, action: np.ndarray) -> float:
+    base = velocity + 1.0 - 1e-3 * np.square(action).sum()
+    return base + (body.data.qpos[1] - 2.0) + 1e-3 * np.square(action).sum()
+
+
+def double_pendulum(body: Any, velocity: float, action: np.ndarray) -> float:
+    x, _, z = body.data.site_xpos[0]
+    _, v1, v2 = body.data.qvel
+    return 10 - (0.01 * x**2 + (z - 2) ** 2) - (1e-3 * v1**2 + 5e-3 * v2**2) + 10 * (z - 1)
+
+
+FORMULAS: dict[str, Formula] = {
+    "Hopper-v1": hopper,
+    "Walker-v1": walker,
+    "HalfCheetah-v1": lambda body, velocity, action: velocity,
+    "Swimmer-v1": lambda body, velocity, action: velocity,
+    "Ant-v1": lambda body, velocity, action: velocity + (body.data.qpos[2] - 1.2),
+    "Reacher-v1": lambda body, velocity, action: (
+        -float(np.linalg.norm(body.get_body_com("fingertip") - body.get_body_com("target")))
+    ),
+    "InvertedPendulum-v1": lambda body, velocity, action: 1 - body.data.qpos[1] ** 2,
+    "InvertedDoublePendulum-v1": double_pendulum,
+}
+
+
+@pytest.mark.parametrize("env_id", FORMULAS)
+def test_tasks_observe_what_the_bodies_do_and_reward_by_the_published_formulas(env_id: str) -> None:
+    """Beside Gymnasium's environment of the same body, given the same seeds and actions, across an episode's end."""
+    task, rng = TASKS[env_id], np.random.default_rng(0)
+    body: Any = gymnasium.make(task.gymnasium_id, disable_env_checker=True).unwrapped
+    seconds, steps = body.dt, 2 * task.horizon + 3 if task.horizon <= 50 else 60
+    with closing(make_vec_env(env_id, 2, seed=7)) as env:
+        observations, _ = env.reset()
+        expected = body.reset(seed=8)[0]  # of environment 1
+        np.testing.assert_array_equal(observations[1], expected.astype(np.float32))
+        done = False
+        for step in range(1, steps):
+            actions = rng.normal(0, 1, (2, body.model.nu)).astype(np.float32)
+            observations, rewards, terminated, truncated, _ = env.step(actions)
+            if done:
+                expected, reward = body.reset()[0], 0.0
+            else:
+                x = body.data.qpos[0]
+                clipped = actions[1].clip(*body.model.actuator_ctrlrange.T).astype(np.float32)
+                expected = body.step(clipped)[0]
+                reward = FORMULAS[env_id](body, (body.data.qpos[0] - x) / seconds, clipped)
+            np.testing.assert_array_equal(observations[1], expected.astype(np.float32))
+            assert rewards[1] == pytest.approx(reward, rel=1e-6, abs=1e-6) and rewards.dtype == np.float32
+            assert not terminated.any(), "these tasks never end early"
+            done = bool(truncated[1])
+            assert done == (step % (task.horizon + 1) == task.horizon)
+
+
+def test_tasks_are_known_by_name() -> None:
+    assert env_info("Hopper") == env_info("Hopper-v1") and env_info("Hopper").env_id == "Hopper-v1"
+    clips = {env_id: (env_info(env_id).segment_length, env_info(env_id).max_episode_frames) for env_id in TASKS}
+    assert clips == {  # 1.5 s at the published speeds, which agrees with the paper's 15 to 60 steps
+        "ShortHopper-v1": (60, 200),
+        "Hopper-v1": (60, 1000),
+        "ShortWalker-v1": (45, 200),
+        "Walker-v1": (45, 1000),
+        "ShortHalfCheetah-v1": (30, 200),
+        "HalfCheetah-v1": (30, 1000),
+        "Swimmer-v1": (60, 1000),
+        "Ant-v1": (30, 1000),
+        "ShortReacher-v1": (15, 20),
+        "Reacher-v1": (15, 50),
+        "InvertedPendulum-v1": (15, 25),
+        "InvertedDoublePendulum-v1": (15, 50),
+    }
+    assert env_info("Swimmer").tuned["ent_coef"] == 0.001 and "ent_coef" not in env_info("Hopper").tuned
+    with pytest.raises(EnvError, match="ShortHopper-v1"):
+        env_info("ShortHoper")
+    with pytest.raises(EnvError, match="make_vec_env"):
+        make_env("Hopper")
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "Reacher-v5"])
+def test_unmodified_bodies_are_gymnasiums_own(env_id: str) -> None:
+    rng, ends = np.random.default_rng(0), 0
+    plain = gymnasium.wrappers.ClipAction(gymnasium.make(env_id))
+    with closing(make_vec_env(env_id, 2, seed=3)) as env:
+        observations, _ = env.reset()
+        np.testing.assert_array_equal(observations[1], plain.reset(seed=4)[0].astype(np.float32))
+        done = False
+        for _ in range(150):
+            actions = rng.normal(0, 2, (2, env_info(env_id).action_dim or 0)).astype(np.float32)
+            observations, rewards, terminated, truncated, _ = env.step(actions)
+            expected = (plain.reset()[0], 0.0, False, False) if done else plain.step(actions[1])[:4]
+            np.testing.assert_array_equal(observations[1], expected[0].astype(np.float32))
+            assert rewards[1] == pytest.approx(expected[1]) and (terminated[1], truncated[1]) == expected[2:]
+            done = bool(terminated[1] or truncated[1])
+            ends += done
+    assert ends >= 2
