@@ -28,6 +28,7 @@ Mode = Literal[
     "pretrain_reward_predictor",
 ]
 MODES: tuple[str, ...] = get_args(Mode)
+OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
 
 
@@ -117,7 +118,7 @@ def parse(arguments: list[str]) -> RunConfig:
     positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
     if len(positionals) < 2 and plain != arguments:
         return _cli(arguments, None)  # prints what is missing, or the help
-    first = _cli(plain, None)
+    first = _named_in_full(_cli(plain, None))
     flags = {argument.split("=")[0].replace("-", "_") for argument in plain}
     if first.resume:
         defaults = RunConfig.from_dict(read_config(Path(first.resume)))
@@ -127,12 +128,17 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags)
+        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, names_algo="__algo" in flags)
     if any(flag == "__teacher" or flag.startswith("__teacher_") for flag in flags):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
-    config = _cli(arguments, defaults)
+    config = _named_in_full(_cli(arguments, defaults))
     validate(config)
     return config
+
+
+def _named_in_full(config: RunConfig) -> RunConfig:
+    """The same with the environment's full id: Hopper is short for Hopper-v1."""
+    return dataclasses.replace(config, env_id=env_info(config.env_id).env_id)
 
 
 def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
@@ -148,16 +154,19 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def defaults_for(first: RunConfig, *, asks_for_labels: bool) -> RunConfig:
+def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -> RunConfig:
     """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
     if info.kind == "vector" and asks_for_labels:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
-    algo = first.policy.algo if first.policy.algo != PolicyConfig().algo else tuned.get("algo", first.policy.algo)
+    algo = first.policy.algo if names_algo else tuned.get("algo", first.policy.algo)
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
-    if algo == "ppo" and "algo" not in tuned:  # what was tuned was A2C
-        values |= PPO_DEFAULTS
+    if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
+        values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
+        values |= PPO_DEFAULTS if algo == "ppo" else {}
+    elif info.action_dim and "lr" in tuned and first.policy.million_timesteps != PolicyConfig().million_timesteps:
+        values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)

@@ -61,28 +61,30 @@ def converted(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return pixels.to(dtype)
 
 
-class PixelStatistics(nn.Module):
-    """Mean and deviation of each pixel over the frames that were added."""
+class Statistics(nn.Module):
+    """Mean and deviation of each pixel, or of each number of a vector, over what was added."""
 
     count: Tensor
     total: Tensor
     squares: Tensor
 
-    def __init__(self, height: int, width: int) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         for name in ("total", "squares"):
-            self.register_buffer(name, torch.zeros(height, width, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
-    def add(self, frames: Tensor) -> None:
-        """Takes in frames (N, H, W) of pixels from 0 to 255."""
-        frames = frames.to(self.total.device).float()
-        self.count += len(frames)
-        self.total += frames.sum(0)
-        self.squares += frames.square().sum(0)
+    def add(self, values: Tensor) -> None:
+        """Takes in frames (N, H, W) of pixels from 0 to 255, or vectors (N, D)."""
+        values = values.to(self.total.device)
+        # Whole numbers of pixels add up exactly in float32; those of vectors would not.
+        values = values.float() if values.dtype == torch.uint8 else values.double()
+        self.count += len(values)
+        self.total += values.sum(0)
+        self.squares += values.square().sum(0)
 
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        """(H, W) each."""
+        """Each in the shape of one frame or vector."""
         mean = self.total / self.count
         return mean, (self.squares / self.count - mean.square()).clamp(min=0).sqrt()
 
@@ -134,6 +136,34 @@ class PixelReader(nn.Module):
         gain = 1 / std.clamp(min=255 * self.least_std)
         self.gain.copy_(gain.expand_as(self.gain))
         self.shift.copy_((-mean * gain).expand_as(self.shift))
+
+
+class VectorReader(nn.Module):
+    """float32 (B, D) -> the same in units of each number's deviation from its mean, once `normalise` was called.
+
+    Args:
+        limit: whatever is farther than so many deviations from the mean counts as just so far.
+    """
+
+    least_std = 1e-2  # of numbers in metres, radians and seconds; those that hardly change would weigh too much
+    shift: Tensor
+    gain: Tensor
+
+    def __init__(self, n_inputs: int, limit: float = math.inf) -> None:
+        super().__init__()
+        self.limit = limit
+        self.register_buffer("shift", torch.zeros(n_inputs))
+        self.register_buffer("gain", torch.ones(n_inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, x.float(), self.gain).clamp(-self.limit, self.limit)
+
+    @torch.no_grad()
+    def normalise(self, mean: Tensor, std: Tensor) -> None:
+        """From now on reads each number relative to its mean, in units of its deviation; both (D,)."""
+        gain = 1 / std.clamp(min=self.least_std)
+        self.gain.copy_(gain)
+        self.shift.copy_(-mean * gain)
 
 
 class NatureCNN(nn.Module):
@@ -247,28 +277,34 @@ class RewardMLP(nn.Module):
 
     def __init__(self, n_inputs: int, n_members: int, *, dropout: float) -> None:
         super().__init__()
+        # No limit: a policy that gets better gets far beyond what the first labels were about.
+        self.reader = VectorReader(n_inputs)
         self.fc1 = EnsembleLinear(n_members, n_inputs, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(F.leaky_relu(self.fc1(x.float()), 0.01))
+        x = self.dropout(F.leaky_relu(self.fc1(self.reader(x)), 0.01))
         return self.dropout(F.leaky_relu(self.fc2(x), 0.01))
 
 
 class PolicyMLP(nn.Module):
-    """Two hidden layers of 64 tanh units, the field's policy network for vector observations.
+    """Two hidden layers of 64 tanh units for the actor and two for the critic, the field's for vector observations.
 
-    Shape: float32 (B, D) -> (B, 64).
+    The two share nothing: what an action is worth and which one to take ask for different features.
+    Shape: float32 (B, D) -> (2, B, 64), the actor's first.
     """
 
     n_features = 64
 
     def __init__(self, n_inputs: int) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(n_inputs, 64), nn.Linear(64, 64)
+        self.reader = VectorReader(n_inputs, limit=10)
+        self.fc1, self.fc2 = EnsembleLinear(2, n_inputs, 64), EnsembleLinear(2, 64, self.n_features)
         for layer in (self.fc1, self.fc2):
-            orthogonal_(layer, math.sqrt(2))
+            for weight in layer.weight.data:
+                nn.init.orthogonal_(weight, math.sqrt(2))
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.fc2(torch.tanh(self.fc1(x.float()))))
+        return torch.tanh(self.fc2(torch.tanh(self.fc1(self.reader(x)))))

@@ -57,7 +57,8 @@ class PredictorConfig:
     reward_predictor_uses_actions: bool = False
     """Whether the predictor sees the action beside the observation."""
     reward_predictor_normalises_pixels: bool = True
-    """Read pixels relative to their mean and deviation in the initial labels' segments, not as they are."""
+    """Read pixels, and the numbers of vectors, relative to their mean and deviation in the initial labels' segments,
+    not as they are."""
     ensemble_size: int = 3
     """Members of the ensemble, each trained on its own bootstrap of the labels."""
     reward_predictor_learning_rate: float = 1e-3
@@ -191,12 +192,13 @@ class RewardPredictor(nn.Module):
             self.eval()
 
     def observe(self, segments: Iterable[Segment]) -> None:
-        """Takes the statistics by which pixels are normalised from these segments."""
-        if isinstance(self.body, networks.RewardCNN):
-            statistics = networks.PixelStatistics(*self.body.reader.shift.shape[2:]).to(self.device)
+        """Takes the statistics by which pixels, or the numbers of vectors, are normalised from these segments."""
+        if isinstance(self.body, (networks.RewardCNN, networks.RewardMLP)):
+            shape = self.body.reader.shift.shape  # (1, C, H, W) or (D,)
+            seen = shape[-2:] if len(shape) == 4 else shape
+            statistics = networks.Statistics(*seen).to(self.device)
             for segment in segments:
-                frames = segment.observations.reshape(-1, *segment.observations.shape[-2:])
-                statistics.add(torch.from_numpy(frames))
+                statistics.add(torch.from_numpy(segment.observations.reshape(-1, *seen)))
             self.body.reader.normalise(*statistics.mean_and_std())
 
     def normalised(self, raw: Tensor) -> Tensor:

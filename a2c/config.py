@@ -41,7 +41,8 @@ class PolicyConfig:
     ppo_minibatches: int = 8
     """Minibatches per pass (PPO only)."""
     normalise_pixels: bool = True
-    """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are."""
+    """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are; vectors, to
+    those of all steps so far."""
     disagreement_bonus: float = 0.0
     """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
     explore_million_timesteps: float = 0.0

@@ -195,7 +195,7 @@ def clone(
     The value head learns nothing: what the recorded play is worth depends on a reward that is not learned yet.
 
     Args:
-        normalise_pixels: take the statistics by which pixels are read from the recording, as training would.
+        normalise_pixels: take the statistics by which observations are read from the recording, as training would.
         report: told after each epoch its number and the mean log-probability of what is held out; False stops.
 
     Returns:

@@ -52,7 +52,8 @@ class Policy(nn.Module):
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)
-        self.pixels = networks.PixelStatistics(*info.observation_shape[1:]) if self.channels_last else None
+        seen = info.observation_shape if info.kind == "vector" else info.observation_shape[1:]
+        self.statistics = networks.Statistics(*seen) if hasattr(self.body, "reader") else None
         self.n_actions, self.action_dim = info.n_actions, info.action_dim
         self.actor = nn.Linear(n_features, info.n_actions or info.action_dim or 0)
         self.critic = nn.Linear(n_features, 1)
@@ -76,9 +77,9 @@ class Policy(nn.Module):
         """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
         body = self._fast[0] if self._fast else self.body
         features = body(observations).float()
-        if features.dim() == 3:  # a body that can hold an ensemble, here of one
-            features = features.squeeze(0)
-        return self.actor(features), self.critic(features).squeeze(-1)
+        # A body that can hold an ensemble holds one member for both heads, or one for each.
+        for_actor, for_critic = (features[0], features[-1]) if features.dim() == 3 else (features, features)
+        return self.actor(for_actor), self.critic(for_critic).squeeze(-1)
 
     def distribution(self, head: Tensor) -> Categorical | Independent:
         """The action distribution that the actor head (B, A) describes."""
@@ -154,16 +155,16 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def observe(self, observations: np.ndarray) -> None:
-        """Takes the newest frames of observations (N, C, H, W) for the statistics by which pixels are normalised.
+        """Takes observations, of pixels (N, C, H, W) the newest frames, for the statistics by which they are read.
 
-        With them the policy learns Pong from a third of the steps (`networks.PixelReader`). After the
-        first `PIXEL_STEPS` the statistics stay as they are.
+        With them the policy learns Pong from a third of the steps (`networks.PixelReader`). Those of pixels stay as
+        they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
         """
-        if self.pixels is None or self.pixels.count >= PIXEL_STEPS:
+        if self.statistics is None or (self.channels_last and self.statistics.count >= PIXEL_STEPS):
             return
-        self.pixels.add(torch.from_numpy(observations[:, -1]))
+        self.statistics.add(torch.from_numpy(observations[:, -1] if self.channels_last else observations))
         for body in (self.body, *self._fast):
-            body.reader.normalise(*self.pixels.mean_and_std())  # type: ignore[union-attr, operator]
+            body.reader.normalise(*self.statistics.mean_and_std())  # type: ignore[union-attr, operator]
 
     @torch.no_grad()
     def refresh(self) -> None:

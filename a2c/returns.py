@@ -70,3 +70,44 @@ def continuing_advantages(
         next_values = np.where(valid[t], values[t], next_values)
         result[t, valid[t]] = carried[valid[t]]
     return result
+
+
+class ReturnScale:
+    """By what rewards are divided: the deviation of the discounted return so far, over all environments and steps.
+
+    So the critic's targets are of the order of 1 whatever the task and the discount, as its learning rate expects. The
+    sum runs forward over an episode's rewards, for what is to come is not known yet.
+    """
+
+    limit = 10.0  # a reward beyond so many deviations counts as just so far
+
+    def __init__(self, n_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.running = np.zeros(n_envs)  # discounted sums of the episodes' rewards up to now
+        self.count, self.total, self.squares = 0, 0.0, 0.0
+
+    def scaled(self, rewards: Floats, done: Bools, valid: Bools) -> Floats:
+        """Takes in a rollout's rewards (T, N), and returns them in units of the deviation with these included.
+
+        Args:
+            done: (T, N), where an episode ended.
+            valid: (T, N), False on the steps that reset, which do not count.
+        """
+        for reward, ended, counts in zip(rewards, done, valid, strict=True):
+            self.running = self.gamma * self.running + reward
+            sums = self.running[counts]
+            self.count += len(sums)
+            self.total += float(sums.sum())
+            self.squares += float(np.square(sums).sum())
+            self.running[ended] = 0.0
+        mean = self.total / max(1, self.count)
+        variance = self.squares / max(1, self.count) - mean**2
+        return (rewards / np.sqrt(max(variance, 1e-8))).clip(-self.limit, self.limit).astype(np.float32)
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps; a resumed run's environments begin new episodes."""
+        return {"count": self.count, "total": self.total, "squares": self.squares}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Goes on from what `state` returned."""
+        self.count, self.total, self.squares = int(state["count"]), state["total"], state["squares"]

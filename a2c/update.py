@@ -71,7 +71,8 @@ class Batch:
             observations: those of the rollout, if they are on the device already.
         """
         columns = (rollout.log_probs, rollout.advantages, rollout.returns, rollout.valid)
-        moved = (networks.to_device(column.reshape(-1), device) for column in (rollout.flat_actions(), *columns))
+        flat = (rollout.flat_actions(), *(column.reshape(-1) for column in columns))
+        moved = (networks.to_device(column, device) for column in flat)
         if observations is None:
             observations = networks.to_device(rollout.flat_observations(), device)
         return cls(observations, *moved)

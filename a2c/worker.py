@@ -24,7 +24,7 @@ from a2c.evaluation import Evaluator
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.model import Policy
-from a2c.returns import advantages, continuing_advantages
+from a2c.returns import ReturnScale, advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from channels import Channels, Report, offer
@@ -97,6 +97,8 @@ class PolicyWorker:
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
+        # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect.
+        self.scale = ReturnScale(config.n_envs, config.gamma) if self.info.kind == "vector" else None
         returns = self._load(resume)
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
@@ -180,7 +182,7 @@ class PolicyWorker:
         rollout, episodes = self.runner.collect()
         for episode in episodes:
             offer(self.channels.episodes, episode)
-        if self.config.normalise_pixels:
+        if self.config.normalise_pixels and self.info.kind == "pixels":
             self.policy.observe(rollout.flat_observations())
         observations = self._observations(rollout)
         rewards, in_own_measure = rollout.rewards, None
@@ -196,6 +198,9 @@ class PolicyWorker:
             self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
         if training:
             self._learn(rollout, rewards, observations)
+        if self.config.normalise_pixels and self.info.kind == "vector":
+            # After learning: what is updated must be the policy that acted, which reads by the statistics until now.
+            self.policy.observe(rollout.flat_observations())
         self._report(training)
         return True
 
@@ -264,6 +269,8 @@ class PolicyWorker:
     def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
         """(T, N) advantages for these rewards (T, N)."""
         r, discounts = rollout, {"gamma": self.config.gamma, "gae_lambda": self.config.gae_lambda}
+        if self.scale is not None:
+            rewards = self.scale.scaled(rewards, r.terminated | r.truncated, r.valid)
         if self.config.continuing_episodes:
             return continuing_advantages(rewards, r.values, r.last_values, r.valid, **discounts)
         return advantages(rewards, r.values, r.last_values, r.terminated, r.truncated, **discounts)
@@ -358,6 +365,7 @@ class PolicyWorker:
                 "optimizer": self.optimizer.state_dict(),
                 "finished_returns": list(self.runner.finished_returns),
                 "random": torch.get_rng_state(),
+                "return_scale": self.scale.state() if self.scale else {},
             },
         )
 
@@ -381,6 +389,8 @@ class PolicyWorker:
         self.steps, self.updates = state["step"], state["updates"]
         self.channels.agent_steps.value = self.steps
         torch.set_rng_state(state["random"])
+        if self.scale is not None:
+            self.scale.load(state["return_scale"])
         returns: list[float] = state["finished_returns"]
         return returns
 

@@ -80,7 +80,7 @@ def finger_to_target(now: Moment) -> Floats:
 
 
 def observe_reacher(now: Moment) -> Floats:
-    """Both angles' cosines and sines, where the target is, both angles' speeds, and what separates the finger from it."""
+    """Both angles, where the target is, both angles' speeds, and what separates the finger from the target."""
     angles = now.qpos[:, :2]
     return np.concatenate([np.cos(angles), np.sin(angles), now.qpos[:, 2:], now.qvel[:, :2], finger_to_target(now)], 1)
 

@@ -63,16 +63,17 @@ _VECTOR_DEFAULTS: dict[str, object] = {
     "max_prefs": 700,
 }
 
-# And for continuous actions: the field's settings of PPO on MuJoCo, in larger minibatches, which take less time.
-_CONTINUOUS_DEFAULTS: dict[str, object] = {
+# And for continuous actions: the field's settings of PPO on MuJoCo, but with minibatches four times as large and twice
+# the learning rate, which take a third of the time.
+CONTINUOUS_DEFAULTS: dict[str, object] = {
     "algo": "ppo",
     "million_timesteps": 2.0,
-    "lr": 3e-4,
+    "lr": 6e-4,
     "lr_zero_million_timesteps": 2.0,
     "n_envs": 16,
     "n_steps": 128,
     "ppo_epochs": 10,
-    "ppo_minibatches": 32,
+    "ppo_minibatches": 8,
 }
 
 # Tuned defaults: environment id -> flag name -> value.
@@ -243,7 +244,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         action_names=tuple(str(action) for action in range(n_actions or 0)),
         tuned={
             **(_VECTOR_DEFAULTS if kind == "vector" else {}),
-            **(_CONTINUOUS_DEFAULTS if kind == "vector" and action_dim else {}),
+            **(CONTINUOUS_DEFAULTS if kind == "vector" and action_dim else {}),
             **_TUNED.get(env_id, {}),
         },
         state_size=state_size,

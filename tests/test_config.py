@@ -12,6 +12,7 @@ from a2c.config import PPO_DEFAULTS, PolicyConfig
 from checkpoint import CheckpointError
 from config import MODES, RunConfig, parse
 from envs import EnvError, env_info
+from envs.table import CONTINUOUS_DEFAULTS as TUNED_PPO
 from pref_interface import PrefsConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
@@ -61,6 +62,7 @@ VECTOR_DEFAULTS = {
     "n_initial_prefs": 175,
     "max_prefs": 700,
 }
+CONTINUOUS_DEFAULTS = {**VECTOR_DEFAULTS, **TUNED_PPO}
 DOT_DEFAULTS = {
     **ATARI_DEFAULTS,
     "lr": 3e-3,
@@ -80,7 +82,9 @@ DOT_DEFAULTS = {
         (PONG, 25, ATARI_DEFAULTS),
         (DOT, 25, DOT_DEFAULTS),
         (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
-        ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
+        ("Pendulum-v1", 45, CONTINUOUS_DEFAULTS),  # 1.5 s of 30 steps each
+        ("Hopper", 60, CONTINUOUS_DEFAULTS),
+        ("Swimmer-v5", 38, {**CONTINUOUS_DEFAULTS, "ent_coef": 0.001}),
     ],
 )
 def test_defaults_are_those_of_the_domain(env_id: str, steps_of_a_clip: int, expected: dict[str, Any]) -> None:
@@ -121,6 +125,20 @@ def test_ppo_has_defaults_of_its_own() -> None:
     policy = train(PONG, "--algo", "ppo").policy
     assert policy == replace(PolicyConfig(algo="ppo"), **PPO_DEFAULTS)  # type: ignore[arg-type]
     assert train(PONG, "--algo", "ppo", "--lr", "0.5").policy.lr == 0.5
+
+
+def test_continuous_control_has_ppo_unless_another_algorithm_is_named() -> None:
+    policy = train("Hopper-v5").policy
+    assert (policy.algo, policy.n_steps, policy.million_timesteps) == ("ppo", 128, policy.lr_zero_million_timesteps)
+    assert train("Hopper-v5", "--million_timesteps", "0.5").policy.lr_zero_million_timesteps == 0.5
+    assert train("Hopper-v5", "--algo", "ppo").policy == policy
+    a2c = train("Hopper-v5", "--algo", "a2c").policy
+    assert (a2c.algo, a2c.n_steps, a2c.lr, a2c.gamma) == ("a2c", PolicyConfig().n_steps, PolicyConfig().lr, 0.995)
+    assert train(CARTPOLE).policy.algo == "a2c"
+
+
+def test_an_environment_may_be_named_in_short() -> None:
+    assert train("Hopper").env_id == "Hopper-v1" and train("Hopper") == train("Hopper-v1")
 
 
 def test_every_mode_is_accepted_and_flags_are_spelled_either_way() -> None:

@@ -112,6 +112,7 @@ def test_who_works_alone() -> None:
     assert crew_size(env_info(PONG), replace(config, policy_network="feature_points"), cpu, 2) == 1
     assert crew_size(env_info(PONG), config, torch.device("cuda"), 2) == 1
     assert crew_size(env_info("CartPole-v1"), config, cpu, 2) == 1
+    assert crew_size(env_info("Hopper"), config, cpu, 2) == 2
 
 
 def test_every_environment_belongs_to_one_process() -> None:

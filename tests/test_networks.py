@@ -88,7 +88,7 @@ def test_ensemble_linear_takes_one_input_for_all_or_one_for_each() -> None:
 
 def test_policy_bodies_have_their_stated_width() -> None:
     assert NatureCNN(4)(pixels(2)).shape == (2, NatureCNN.n_features) == (2, 512)
-    assert PolicyMLP(5)(torch.randn(2, 5)).shape == (2, PolicyMLP.n_features)
+    assert PolicyMLP(5)(torch.randn(7, 5)).shape == (2, 7, PolicyMLP.n_features)
     assert FeaturePoints(stride=2)(pixels(2)).shape == (1, 2, FeaturePoints.n_features)
 
 
@@ -238,6 +238,34 @@ def test_pixels_are_read_relative_to_their_first_statistics(
     other = fast_policies()
     other.load_state_dict(policy.state_dict())
     assert torch.equal(other(pixels())[1], outputs)
+
+
+def test_vectors_are_read_relative_to_the_statistics_of_all_so_far() -> None:
+    """One number of mean 30 and deviation 5, one that hardly changes, and one that is far out once."""
+    rng, policy = np.random.default_rng(0), Policy(info("vector", None), "nature")
+    vectors = rng.normal(size=(400, 5)) * (5, 1e-4, 1, 1, 1) + (30, 7, 0, 0, 0)
+    vectors = vectors.astype(np.float32)
+    for part in np.split(vectors, 4):
+        policy.observe(part)
+    assert isinstance(policy.body, PolicyMLP)
+    read = policy.body.reader(torch.from_numpy(vectors)).numpy()
+    expected = (vectors - vectors.mean(0, np.float64)) / vectors.std(0, dtype=np.float64).clip(0.01)
+    np.testing.assert_allclose(read, expected, atol=2e-3)
+    assert policy.body.reader(torch.tensor([[1e9, 7, -1e9, 0, 0]])).tolist()[0][:3:2] == [10, -10]
+    other = Policy(info("vector", None), "nature")
+    other.load_state_dict(policy.state_dict())
+    assert torch.equal(other.body(torch.ones(2, 5)), policy.body(torch.ones(2, 5)))
+    policy.observe(vectors + 100)  # and on they go
+    assert not torch.equal(other.body(torch.ones(2, 5)), policy.body(torch.ones(2, 5)))
+
+
+def test_actor_and_critic_of_vectors_share_nothing() -> None:
+    policy = Policy(info("vector", None), "nature")
+    assert isinstance(policy.body, PolicyMLP)
+    weights = [policy.body.fc1.weight, policy.body.fc2.weight]
+    for output, theirs in ((0, 1), (1, 0)):
+        gradients = torch.autograd.grad(policy(torch.randn(6, 5))[output].sum(), weights)
+        assert all(gradient[output].any() and not gradient[theirs].any() for gradient in gradients)
 
 
 def test_the_fast_copy_is_neither_saved_nor_optimised(

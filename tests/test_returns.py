@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2c.returns import advantages, continuing_advantages
+from a2c.returns import ReturnScale, advantages, continuing_advantages
 
 STEPS, ENVS = 40, 6
 
@@ -129,3 +129,29 @@ def test_without_ends_both_kinds_of_advantage_are_the_same() -> None:
     given = {name: rollout[name] for name in ("rewards", "values", "last_values")}
     endless = continuing_advantages(**given, valid=~rollout["terminated"], gamma=0.9, gae_lambda=0.8)
     assert np.array_equal(endless, advantages(**rollout, gamma=0.9, gae_lambda=0.8))
+
+
+def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return() -> None:
+    rng, gamma = np.random.default_rng(0), 0.9
+    scale, sums = ReturnScale(ENVS, gamma), []
+    running, resetting = np.zeros(ENVS), np.zeros(ENVS, bool)
+    for _ in range(3):  # rollouts
+        rewards = rng.normal(5, 3, (40, ENVS)).astype(np.float32)
+        done, valid = rng.random((40, ENVS)) < 0.1, np.ones((40, ENVS), bool)
+        for t in range(40):
+            valid[t] = ~resetting
+            rewards[t, resetting] = 0
+            for i in np.flatnonzero(valid[t]):
+                running[i] = gamma * running[i] + rewards[t, i]
+                sums.append(running[i])
+            running[done[t]] = 0
+            resetting = done[t]
+        result = scale.scaled(rewards, done, valid)
+        assert result.dtype == np.float32
+        np.testing.assert_allclose(result, rewards / np.std(sums), rtol=1e-4)
+    resumed = ReturnScale(ENVS, gamma)
+    resumed.load(scale.state())
+    assert resumed.state() == scale.state() and scale.state()["count"] == len(sums)
+    far = np.full((1, ENVS), 1e6, np.float32)
+    assert (abs(resumed.scaled(far, done[:1], valid[:1])) <= 10).all()
+    assert ReturnScale(ENVS, gamma).scaled(np.zeros((2, ENVS), np.float32), done[:2], valid[:2]).max() == 0

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from a2c.config import PolicyConfig
+from a2c.crew import Arena
 from a2c.model import Policy
+from a2c.runner import Rollout
 from a2c.update import MAX_GRAD_NORM, Batch, RMSProp, a2c_update, make_optimizer, ppo_update
 from envs import EnvInfo
 
@@ -43,6 +45,18 @@ def random_batch(policy: Policy, seed: int = 0) -> Batch:
         returns=torch.from_numpy(values) + advantages,
         valid=torch.ones(SIZE),
     )
+
+
+@pytest.mark.parametrize("n_actions", [4, None])
+def test_a_rollout_laid_flat_keeps_each_decision_together(n_actions: int | None) -> None:
+    rollout = Rollout.allocate(env(n_actions), 5, 2, Arena(), channels_last=False)
+    for step in range(5):
+        for i in range(2):
+            rollout.observations[step, i] = rollout.actions[step, i] = rollout.returns[step, i] = 10 * step + i
+    batch = Batch.of(rollout)
+    expected = [10 * step + i for step in range(5) for i in range(2)]
+    assert batch.returns.tolist() == expected and batch.observations.tolist() == [[n] * 3 for n in expected]
+    assert batch.actions.tolist() == (expected if n_actions else [[n] * 3 for n in expected])
 
 
 def new_policy(n_actions: int | None = 4) -> Policy:
