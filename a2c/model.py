@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import networks
 from a2c.crew import Arena
 from envs import EnvInfo
 
+LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
 
 
@@ -107,7 +109,7 @@ class Policy(nn.Module):
         head, values = self(moved)
         chance = 0.0 if noise is None else networks.to_device(noise, self.device)
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
-        log_probs = self.distribution(head).log_prob(actions)
+        log_probs, _ = self._judged(head, actions)
         if head.is_cuda:
             actions, log_probs, values = networks.fetched(actions, log_probs, values)
         return actions.numpy(), log_probs.numpy(), values.numpy()
@@ -121,8 +123,20 @@ class Policy(nn.Module):
     def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
         """Log-probabilities, entropies and values of past decisions under the present weights, with gradients."""
         head, values = self(observations)
-        distribution = self.distribution(head)
-        return Evaluation(distribution.log_prob(actions), distribution.entropy(), values)
+        return Evaluation(*self._judged(head, actions), values)
+
+    def _judged(self, head: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """What `distribution` says of actions, log-probabilities and entropies (B,).
+
+        Of means by the formula itself, since PyTorch's distributions cost more than a small network.
+        """
+        if self.log_std is None:
+            distribution = self.distribution(head)
+            return distribution.log_prob(actions), distribution.entropy()
+        deviations = (actions - head) * (-self.log_std).exp()
+        constant = self.log_std.sum() + len(self.log_std) * LOG_ROOT_TWO_PI
+        log_probs = -0.5 * deviations.square().sum(-1) - constant
+        return log_probs, (constant + 0.5 * len(self.log_std)).expand(len(head))
 
     def weights(self) -> list[nn.Parameter]:
         """The weights through which `evaluate` goes: those of the bfloat16 body, where there is one, and the heads'."""
