@@ -182,8 +182,7 @@ class PolicyWorker:
         rollout, episodes = self.runner.collect()
         for episode in episodes:
             offer(self.channels.episodes, episode)
-        if self.config.normalise_pixels and self.info.kind == "pixels":
-            self.policy.observe(rollout.flat_observations())
+        self._observe(rollout, "pixels")
         observations = self._observations(rollout)
         rewards, in_own_measure = rollout.rewards, None
         if self.rewarder is not None and training:
@@ -198,20 +197,26 @@ class PolicyWorker:
             self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
         if training:
             self._learn(rollout, rewards, observations)
-        if self.config.normalise_pixels and self.info.kind == "vector":
-            # After learning: what is updated must be the policy that acted, which reads by the statistics until now.
-            self.policy.observe(rollout.flat_observations())
+        self._observe(rollout, "vector")
         self._report(training)
         return True
+
+    def _observe(self, rollout: Rollout, kind: str) -> None:
+        """Takes observations of this kind for the statistics by which the policy reads them.
+
+        Vectors after learning: what is updated must be the policy that acted, which reads by the statistics until now.
+        """
+        if self.config.normalise_pixels and self.info.kind == kind:
+            self.policy.observe(rollout.flat_observations())
 
     def _explore(self) -> None:
         """One rollout and update for the sake of states that are new; these steps count as no training."""
         rollout, _ = self.runner.collect()
-        if self.config.normalise_pixels:
-            self.policy.observe(rollout.flat_observations())
+        self._observe(rollout, "pixels")
         observations = self._observations(rollout)
         rewards = self.explorer.rewards(observations).reshape(rollout.rewards.shape) * rollout.valid
         self._update(rollout, rewards, observations, self._scheduled())
+        self._observe(rollout, "vector")
         self.steps_to_explore -= rollout.n_decisions
         now = time.monotonic()
         if now - self._report_mark[0] >= REPORT_SECONDS or self.steps_to_explore <= 0:
@@ -246,8 +251,10 @@ class PolicyWorker:
 
     def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor) -> None:
         """One update on the rollout with these rewards (T, N), counted and told."""
-        config = self._scheduled()
-        losses = self._update(rollout, rewards, observations, config)
+        config, scaled = self._scheduled(), rewards
+        if self.scale is not None:
+            scaled = self.scale.scaled(rewards, rollout.terminated | rollout.truncated, rollout.valid)
+        losses = self._update(rollout, scaled, observations, config)
         self.steps += rollout.n_decisions
         self.updates += 1
         self.channels.agent_steps.value = self.steps
@@ -269,8 +276,6 @@ class PolicyWorker:
     def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
         """(T, N) advantages for these rewards (T, N)."""
         r, discounts = rollout, {"gamma": self.config.gamma, "gae_lambda": self.config.gae_lambda}
-        if self.scale is not None:
-            rewards = self.scale.scaled(rewards, r.terminated | r.truncated, r.valid)
         if self.config.continuing_episodes:
             return continuing_advantages(rewards, r.values, r.last_values, r.valid, **discounts)
         return advantages(rewards, r.values, r.last_values, r.terminated, r.truncated, **discounts)
