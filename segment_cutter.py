@@ -48,15 +48,18 @@ class SegmentCutter:
         length = info.segment_length
         self.info, self.n_envs, self.seed, self.length, self.stack = info, n_envs, seed, length, stack
         shape, dtype = info.observation_shape, np.uint8 if info.kind == "pixels" else np.float32
-        self.frames = np.zeros((n_envs, length + stack - 1, *(shape[1:] if stack > 1 else shape)), dtype)
+        # The newest steps of all environments, each in the place of the oldest: written as they come, in one piece.
+        self.frames = np.zeros((length, n_envs, *(shape[1:] if stack > 1 else shape)), dtype)
         self.actions = np.zeros(
-            (n_envs, length) if info.n_actions else (n_envs, length, info.action_dim or 0),
+            (length, n_envs) if info.n_actions else (length, n_envs, info.action_dim or 0),
             np.int64 if info.n_actions else np.float32,
         )
-        self.rewards = np.zeros((n_envs, length), np.float32)
+        self.rewards = np.zeros((length, n_envs), np.float32)
+        self.n_taken = 0  # steps
+        self.before_first = np.zeros((n_envs, stack - 1, *shape[1:]), dtype)  # what a segment's first observation shows
         self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
         self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
-        self.filled = np.zeros(n_envs, np.int64)
+        self.filled = np.zeros(n_envs, np.int64)  # steps that are in no segment yet, the newest ones
         self.n_cut = 0  # segments, wanted or not
 
     def add(
@@ -75,25 +78,24 @@ class SegmentCutter:
 
         `member_rewards` (members, N) is what each member of the ensemble predicts for it.
         """
-        n = self.n_envs
+        n, row = self.n_envs, self.n_taken % self.length
+        valid = valid[:n]
         so_far = np.where(self.filled[:, None] > 0, self.member_returns, np.float32(0))
         step = np.float32(np.nan) if member_rewards is None else member_rewards[:, :n].T
-        self.member_returns = np.where(valid[:n, None], so_far + step, self.member_returns)
-        acting = np.flatnonzero(valid[:n])
-        at = self.filled[acting]
+        self.member_returns = np.where(valid[:, None], so_far + step, self.member_returns)
         if self.stack > 1:
-            first = acting[at == 0]
-            self.frames[first, : self.stack] = observations[first]
-            self.frames[acting, at + self.stack - 1] = observations[acting, -1]
-        else:
-            seen = observations[:n] if len(acting) == n else observations[acting]
-            self.frames[acting, at] = seen.reshape(len(acting), *self.frames.shape[2:])
-        self.actions[acting, at], self.rewards[acting, at] = actions[acting], rewards[acting]
+            first = np.flatnonzero(valid & (self.filled == 0))
+            self.before_first[first] = observations[first, :-1]
+        self.frames[row] = observations[:n, -1] if self.stack > 1 else observations[:n]
+        self.actions[row], self.rewards[row] = actions[:n], rewards[:n]
+        self.n_taken += 1
         if views is not None:
-            for i in acting:
+            for i in np.flatnonzero(valid):
                 self.views[i].append(views[i])
-        self.filled[acting] += 1
+        self.filled += valid
         ended = done[:n] | (self.filled == self.length)
+        if not ended.any():
+            return []
         complete = np.flatnonzero(ended & (self.filled * 2 >= self.length))
         self.n_cut += len(complete)
         segments = [self._segment(int(i), policy_step) for i in complete] if wanted else []
@@ -109,13 +111,14 @@ class SegmentCutter:
             views.clear()
 
     def _segment(self, i: int, policy_step: int) -> Segment:
-        length = int(self.filled[i])
+        rows = np.arange(self.n_taken - self.filled[i], self.n_taken) % self.length
+        frames = self.frames[rows, i]
         predicted = not np.isnan(self.member_returns[i]).any()
         return Segment(
             env_id=self.info.env_id,
-            observations=self.frames[i, : length + self.stack - 1].copy(),
-            actions=self.actions[i, :length].copy(),
-            rewards=self.rewards[i, :length].copy(),
+            observations=np.concatenate([self.before_first[i], frames]) if self.stack > 1 else frames,
+            actions=self.actions[rows, i],
+            rewards=self.rewards[rows, i],
             stack=self.stack,
             policy_step=policy_step,
             seed=self.seed + i,

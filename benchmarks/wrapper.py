@@ -2,13 +2,17 @@
 
 python benchmarks/wrapper.py overhead
 python benchmarks/wrapper.py moving_dot --seed 0
+python benchmarks/wrapper.py lamp --seed 0
 python benchmarks/wrapper.py leaks
+
+Each puts what it measured into results/wrapper.json, beside what was there of the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import statistics
 import sys
@@ -28,9 +32,22 @@ import checkpoint
 from channels import peak_memory_mb
 from drlhp import HumanPreferencesEnvWrapper, HumanPreferencesSB3VecEnv, HumanPreferencesVectorEnv, Settings
 from envs import make_env
+from examples.lamp_env import LampEnv
+from examples.wrapper_everything import picture_of
 from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
+from run_folder import git_revision, machine
 
+RESULT = Path(__file__).resolve().parent.parent / "results" / "wrapper.json"
 NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
+
+
+def record(name: str, measured: dict[str, Any]) -> None:
+    """Puts a measurement in the place of the last one of that name, and prints it."""
+    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    command = " ".join(["python", "benchmarks/wrapper.py", *sys.argv[1:]])
+    results[name] = {**measured, "command": command, "git_revision": git_revision(), "machine": machine()}
+    RESULT.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    print(f"{name}: {json.dumps(measured)}", flush=True)
 
 
 def save_untrained(envs: HumanPreferencesVectorEnv, folder: Path) -> None:
@@ -59,8 +76,8 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
         )
         rows: dict[str, tuple[Any, list[float]]] = {
             "bare": (bare, []),
-            "wrapped, no training": (wrapped, []),
-            "wrapped, predicting": (predicting, []),
+            "wrapped": (wrapped, []),
+            "predicting": (predicting, []),
         }
         for envs, _ in rows.values():
             envs.reset(seed=0)
@@ -71,12 +88,28 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
                 for _ in range(steps):
                     envs.step(actions)
                 took.append((time.perf_counter() - start) / steps * 1000)
-        base = statistics.median(rows["bare"][1])
-        for name, (envs, took) in rows.items():
-            middle = statistics.median(took)
-            spread = f"{min(took):.2f} to {max(took):.2f}"
-            print(f"{name}: {middle:.2f} ms per step of {n_envs} ({spread}), {middle / base - 1:+.1%}", flush=True)
+        for envs, _ in rows.values():
             envs.close()
+    measured: dict[str, Any] = {"n_envs": n_envs, "steps": steps, "rounds": rounds}
+    for name, (_, took) in rows.items():
+        ratios = [mine / base for mine, base in zip(took, rows["bare"][1], strict=True)]
+        measured[name] = {
+            "ms_per_step": round(statistics.median(took), 3),
+            "lowest": round(min(took), 3),
+            "highest": round(max(took), 3),
+            "overhead": round(statistics.median(ratios) - 1, 4),  # of each round, in which all had the same machine
+        }
+    record("overhead", measured)
+
+
+def random_steps_until_predicted(env: HumanPreferencesSB3VecEnv) -> int:
+    """Steps at random until there is a predictor, so that no agent learns from the true reward; returns how many."""
+    env.reset()
+    steps = 0
+    while not env.using_reward_from_predictor:
+        env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
+        steps += env.num_envs
+    return steps
 
 
 def moving_dot(seed: int, steps: int, n_labels: int) -> None:
@@ -98,62 +131,126 @@ def moving_dot(seed: int, steps: int, n_labels: int) -> None:
             log_dir=folder,
             seed=seed,
         )
-        env.reset()
-        while not env.using_reward_from_predictor:
-            env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
+        env.action_space.seed(seed)
+        steps_before = random_steps_until_predicted(env)
         waited = time.monotonic() - started
         model = A2C("CnnPolicy", env, seed=seed, gamma=0.9, ent_coef=0.01, policy_kwargs={"normalize_images": True})
         model.learn(steps)
         returns = [episode["r"] for episode in model.ep_info_buffer or ()]
-        print(
-            f"seed {seed}: true reward {np.mean(returns):.1f} over the last {len(returns)} episodes, {steps} steps, "
-            f"{env.pref_db_size.value} labels, {env.reward_training_steps.value} training batches; "
-            f"{waited:.0f} s until the first prediction, {time.monotonic() - started:.0f} s in all",
-            flush=True,
-        )
+        measured = {
+            "true_return": round(float(np.mean(returns)), 1),
+            "episodes": len(returns),
+            "steps": steps,
+            "random_steps_before": steps_before,
+            "labels": env.pref_db_size.value,
+            "training_batches": env.reward_training_steps.value,
+            "seconds_until_predicted": round(waited),
+            "seconds": round(time.monotonic() - started),
+        }
         env.close()
+    record(f"moving_dot_seed{seed}", measured)
+
+
+def lamp(seed: int, steps: int, n_labels: int) -> None:
+    """An environment unknown to the project (examples/lamp_env.py), learned by Stable-Baselines3's PPO."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        env = HumanPreferencesSB3VecEnv(
+            make_vec_env(LampEnv, n_envs=8, seed=seed),
+            "feature_points",  # what matters is where the lamp is
+            obs_transform_func=picture_of,
+            segment_length=20,
+            n_initial_prefs=n_labels // 2,
+            n_initial_training_steps=300,
+            max_prefs_in_db=n_labels,
+            max_pref_interface_segs=100,
+            log_dir=folder,
+            seed=seed,
+        )
+        env.action_space.seed(seed)
+        steps_before = random_steps_until_predicted(env)
+        model = PPO("MultiInputPolicy", env, seed=seed, n_steps=64, batch_size=128, n_epochs=4, gamma=0.9)
+        judge = make_vec_env(LampEnv, n_envs=4, seed=1000 + seed)
+        before, _ = evaluate_policy(model, judge, 20, deterministic=False)
+        model.learn(steps)
+        after, _ = evaluate_policy(model, judge, 20, deterministic=False)
+        measured = {
+            "true_return_before": round(float(before), 1),
+            "true_return_after": round(float(after), 1),
+            "steps": model.num_timesteps,
+            "random_steps_before": steps_before,
+            "labels": env.pref_db_size.value,
+            "seconds": round(time.monotonic() - started),
+        }
+        env.close()
+    record(f"lamp_seed{seed}", measured)
 
 
 def leaks(times: int) -> None:
-    """Opens, steps and closes again and again; prints what there is of each thing after the first and the last time."""
+    """Opens, steps and closes again and again; what there is of each thing after some of the times."""
 
-    def counts() -> str:
+    def counts() -> dict[str, int]:
         gc.collect()
         resident = Path("/proc/self/statm").read_text().split()[1]
-        megabytes = int(resident) * os.sysconf("SC_PAGE_SIZE") / 2**20
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        return (
-            f"{len(children)} processes (one is Python's resource tracker), {threading.active_count()} threads, "
-            f"{len(os.listdir('/proc/self/fd'))} file handles, {megabytes:.0f} MB resident, "
-            f"{peak_memory_mb():.0f} MB at most"
-        )
+        return {
+            "processes": len(_children()),  # one is multiprocessing's tracker, which stays
+            "threads": len(os.listdir("/proc/self/task")),
+            "python_threads": threading.active_count(),
+            "file_handles": len(os.listdir("/proc/self/fd")),
+            "shared_memory_files": len(os.listdir("/dev/shm")),
+            "resident_mb": int(resident) * os.sysconf("SC_PAGE_SIZE") // 2**20,
+            "peak_mb": round(peak_memory_mb()),
+        }
 
+    after: dict[str, dict[str, int]] = {}
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for i in range(times):
+        for i in range(1, times + 1):
             env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), log_dir=folder)
             env.reset(seed=0)
             for _ in range(200):
                 if any(env.step(env.action_space.sample())[2:4]):
                     env.reset()
             env.close()
-            if i in (0, 1, times // 2, times - 1):
-                print(f"after {i + 1}: {counts()}", flush=True)
+            if i in (1, 2, times // 4, times // 2, times):
+                after[str(i)] = counts()
+                print(f"after {i}: {after[str(i)]}", flush=True)
+    record("leaks", {"times": times, "steps": 200, "after": after, "seconds": round(time.monotonic() - started)})
+
+
+def _children() -> list[int]:
+    """Processes whose parent is this one."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[1]) == os.getpid():
+            found.append(int(stat.parent.name))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures the wrapper.")
-    parser.add_argument("what", choices=["overhead", "moving_dot", "leaks"])
+    parser.add_argument("what", choices=["overhead", "moving_dot", "lamp", "leaks"])
     parser.add_argument("--n_envs", type=int, default=16, help="environments (overhead)")
-    parser.add_argument("--steps", type=int, help="steps per reading (overhead), of all environments (moving_dot)")
+    parser.add_argument("--steps", type=int, help="steps per reading (overhead), of all environments (others)")
     parser.add_argument("--rounds", type=int, default=20, help="readings of each (overhead)")
-    parser.add_argument("--seed", type=int, default=0, help="seed (moving_dot)")
-    parser.add_argument("--labels", type=int, default=500, help="labels in all (moving_dot)")
+    parser.add_argument("--seed", type=int, default=0, help="seed (moving_dot, lamp)")
+    parser.add_argument("--labels", type=int, help="labels in all (moving_dot, lamp)")
     parser.add_argument("--times", type=int, default=100, help="how often (leaks)")
     given = parser.parse_args()
     if given.what == "overhead":
         overhead(given.n_envs, given.steps or 100, given.rounds)
     elif given.what == "moving_dot":
-        moving_dot(given.seed, given.steps or 100_000, given.labels)
+        moving_dot(given.seed, given.steps or 100_000, given.labels or 500)
+    elif given.what == "lamp":
+        lamp(given.seed, given.steps or 30_000, given.labels or 100)
     else:
         leaks(given.times)
 

@@ -1,0 +1,33 @@
+"""Two of Gymnasium's classic tasks with episodes of one length, for this project and for the imitation library.
+
+Needs nothing but Gymnasium, of either library's version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+HORIZON = {"Pendulum-v1": 200, "CartPole-v1": 500}  # steps, as registered
+
+
+class EndlessCartPole(CartPoleEnv):
+    """CartPole in which the pole may fall and be caught again: 1 for each step that it stands, 0 for the others.
+
+    An episode that ended with the fall would tell the agent the reward.
+    """
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, _, fallen, truncated, info = super().step(action)
+        self.steps_beyond_terminated = None  # else Gymnasium warns at the next step
+        return observation, float(not fallen), False, truncated, info
+
+
+def make(env_id: str) -> gymnasium.Env[Any, Any]:
+    """One environment of `HORIZON`."""
+    if env_id == "CartPole-v1":
+        return gymnasium.wrappers.TimeLimit(EndlessCartPole(), HORIZON[env_id])
+    return gymnasium.make(env_id)
