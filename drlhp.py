@@ -162,14 +162,14 @@ class HumanPreferencesEnvWrapper(
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Steps, with the predicted reward if there is one."""
         self.system.check_open()
-        before, views = self._before, self._views()
+        before = self._before
+        if before is not None:  # else the environment was never reset, about which it will have its say
+            encoded = self.system.actions.encode(np.asarray([action]) if self.system.actions.takes_arrays else [action])
+            self.system.begin_step(before, encoded, self._views())
         observation, reward, terminated, truncated, info = self.env.step(action)
         true = np.array([reward], np.float64)
         done, everywhere = np.array([terminated or truncated]), np.ones(1, np.bool_)
-        predicted = None
-        if before is not None:  # else the environment was never reset, about which it has had its say
-            encoded = self.system.actions.encode(np.asarray([action]) if self.system.actions.takes_arrays else [action])
-            predicted = self.system.step(before, encoded, true, done, everywhere, views)
+        predicted = self.system.end_step(true, done, everywhere) if before is not None else None
         self._keep(observation)
         info = {**info, TRUE_REWARD: float(true[0])}
         if predicted is not None:
@@ -248,10 +248,10 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         self.system.check_open()
         encoder = self.system.actions
         encoded = encoder.encode(actions if encoder.takes_arrays else list(iterate(self.env.action_space, actions)))
-        views = self._views()
+        self.system.begin_step(self._before, encoded, self._views())
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         done, valid = terminated | truncated, ~self._resetting
-        predicted = self.system.step(self._before, encoded, rewards, done, valid, views)
+        predicted = self.system.end_step(rewards, done, valid)
         self._resetting = done & self._next_step
         self._keep(observations)
         everywhere = np.ones(self.num_envs, np.bool_)

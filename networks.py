@@ -7,12 +7,14 @@ layer, so that three cost little more than one, and the output is (members, B, n
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 CPU = torch.device("cpu")
 # Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
@@ -225,6 +227,16 @@ class RewardCNN(nn.Module):
             x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01))  # (B, 16 * members, ...) 26, 11, 9, 7
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
         return F.leaky_relu(self.fc(x), 0.01)
+
+    def folded(self) -> RewardCNN:
+        """A copy for prediction alone, which computes the same with batch norm as a part of the convolutions."""
+        twin = copy.deepcopy(self).eval()
+        for i, norm in enumerate(twin.norms):
+            if isinstance(norm, nn.BatchNorm2d):
+                conv = twin.convs[i]
+                assert isinstance(conv, nn.Conv2d)
+                twin.convs[i], twin.norms[i] = fuse_conv_bn_eval(conv, norm), nn.Identity()
+        return twin
 
 
 class FeaturePoints(nn.Module):

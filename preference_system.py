@@ -16,6 +16,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
 
 import checkpoint
 from channels import Channels, Failure, WeightsBoard, drain, offer
@@ -206,7 +208,8 @@ def make_gatherer(db: PrefDB, config: PrefsConfig, seed: int, ui: str, goal: int
 class PreferenceSystem:
     """Turns the steps of `n_envs` environments into segments, questions, labels and rewards.
 
-    Owned by one thread of one process, whose `step` is the only thing it does by itself; `close` may be called twice.
+    Owned by one thread of one process; what it does by itself it does in `begin_step` and `end_step`. `close` may be
+    called twice.
 
     Raises UserError (SpaceError, CheckpointError, PrefDBError among them) if the environment or what is to be loaded
     cannot be used.
@@ -259,6 +262,10 @@ class PreferenceSystem:
         self.forced_true, self.closed = False, False
         self._episodes_in_vain = 0
         self._steps = 0  # that the predicted reward was there for
+        # What is being done: encoded observations and actions, and pictures for people.
+        self._acted: tuple[np.ndarray, np.ndarray, np.ndarray | None] = np.zeros(0), np.zeros(0), None
+        self._prediction: Future[np.ndarray] | None = None  # of its reward
+        self._pool: ThreadPoolExecutor | None = None
         self._look_at = 0.0
         self._version = 0  # of the predictor's weights
         self.run_dir: Path | None = None
@@ -427,32 +434,48 @@ class PreferenceSystem:
 
     # Stepping
 
-    def step(
-        self,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        done: np.ndarray,
-        valid: np.ndarray,
-        views: np.ndarray | None,
-    ) -> np.ndarray | None:
-        """Takes in one step of all environments; returns predicted rewards (N,), 0 where not valid, if there are any.
+    def begin_step(self, observations: np.ndarray, actions: np.ndarray, views: np.ndarray | None) -> None:
+        """Takes in what is about to be done, and predicts its reward while the environments step.
 
         Args:
-            observations: (N, ...) encoded, on which the actions were chosen.
+            observations: (N, ...) encoded, on which the actions were chosen; must stay as they are until `end_step`.
             actions: (N, ...) encoded.
-            rewards: (N,) the environment's own.
-            done: (N,) bool, where an episode ended.
-            valid: (N,) bool, False where the environment ignored the action, being about to reset.
             views: (n_watched, H, W, 3) pictures of the observations, for people.
         """
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self.look()
+        self._acted = observations, actions, views
+        self._prediction = None
+        if self.copy is None:
+            return
+        if self.info.kind == "pixels":
+            self._prediction = self._thread().submit(self.copy.member_rewards, observations, actions)
+        else:  # a thread would take longer to wake than a vector to be read
+            self._prediction = Future()
+            self._prediction.set_result(self.copy.member_rewards(observations, actions))
+
+    def _thread(self) -> ThreadPoolExecutor:
+        """The thread that reads pictures, with the threads of arithmetic that the environments leave it."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "reward predictor")
+            self._pool.submit(torch.set_num_threads, max(1, n_cores() // 2)).result()
+            torch.set_num_threads(torch.get_num_threads())  # else threads to come would have that number too
+        return self._pool
+
+    def end_step(self, rewards: np.ndarray, done: np.ndarray, valid: np.ndarray) -> np.ndarray | None:
+        """Takes in what came of the step; returns predicted rewards (N,), 0 where not valid, if there are any.
+
+        Args:
+            rewards: (N,) the environment's own.
+            done: (N,) bool, where an episode ended.
+            valid: (N,) bool, False where the environment ignored the action, being about to reset.
+        """
+        observations, actions, views = self._acted
         predicted = in_own_measure = None
-        if self.copy is not None:
-            members = self.copy.member_rewards(observations, actions)  # (members, N)
+        if self._prediction is not None and self.copy is not None:
+            members = self._prediction.result()  # (members, N)
             predicted = members.mean(0) * valid
             in_own_measure = members * self.copy.scale[:, None]
         if self.channels is not None and (self.copy is not None or not self.settings.train_reward):
@@ -489,6 +512,8 @@ class PreferenceSystem:
         """
         if self.channels is None or self.children is None:
             return
+        if self._prediction is not None:
+            wait([self._prediction])  # it reads the weights that may be replaced here
         try:
             for report in drain(self.channels.reports):
                 if isinstance(report, Failure):
@@ -570,6 +595,8 @@ class PreferenceSystem:
             return
         self.closed = True
         atexit.unregister(self.close)
+        if self._pool is not None:
+            self._pool.shutdown()
         if self.children is not None and self.channels is not None:
             self.children.stop()
             drain(self.channels.reports)

@@ -178,6 +178,14 @@ class RewardPredictor(nn.Module):
         return torch.cat([self(*part) for part in zip(*parts, strict=True)], 1)
 
     @torch.no_grad()
+    def folded(self) -> RewardPredictor:
+        """A copy that predicts the same in less time, and cannot be trained."""
+        twin = copy.deepcopy(self)
+        if isinstance(twin.body, networks.RewardCNN):
+            twin.body = twin.body.folded()
+        return twin
+
+    @torch.no_grad()
     def settle_batchnorm(self, observations: Tensor, actions: Tensor) -> None:
         """Takes the statistics of batch norm from these steps, with the present weights.
 
@@ -785,6 +793,7 @@ class PredictorCopy:
 
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
+        self._folded = predictor  # what predicts
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._n_recent = 0  # steps in them
 
@@ -802,6 +811,7 @@ class PredictorCopy:
                 with torch.inference_mode():
                     raw = self.predictor.predict(observations, actions)
                 self.predictor.fit_normaliser(raw)
+            self._folded = self.predictor.folded()
         return self.version
 
     @property
@@ -818,7 +828,7 @@ class PredictorCopy:
         self._n_recent += len(self._recent[-1][1])
         while self._n_recent - len(self._recent[0][1]) >= NORMALISER_STEPS:
             self._n_recent -= len(self._recent.popleft()[1])
-        return self.predictor.member_rewards(observations, actions)
+        return self._folded.member_rewards(observations, actions)
 
 
 def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str, Any]) -> None:

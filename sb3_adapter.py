@@ -39,7 +39,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
             )
         )
         self._batched = batch_space(venv.observation_space, venv.num_envs)
-        self._before = self._actions = np.zeros(0)  # encoded
+        self._before = np.zeros(0)  # encoded
         self._observations: Any = None
 
     def reset(self) -> Any:
@@ -53,15 +53,14 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
     def step_async(self, actions: np.ndarray) -> None:
         """Sends the actions."""
         self.system.check_open()
-        self._actions = self.system.actions.encode(actions)
-        self._shown = self._views()
+        self.system.begin_step(self._before, self.system.actions.encode(actions), self._views())
         self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Waits for the step; the rewards are the predicted ones if there are any."""
         observations, rewards, dones, infos = self.venv.step_wait()
         valid = np.ones(self.num_envs, np.bool_)  # where an episode ended, the next one has begun in the same step
-        predicted = self.system.step(self._before, self._actions, rewards, dones, valid, self._shown)
+        predicted = self.system.end_step(rewards, dones, valid)
         self._keep(observations)
         for i, info in enumerate(infos):
             info[TRUE_REWARD] = float(rewards[i])

@@ -184,11 +184,14 @@ def test_gymnasiums_own_check(make: Callable[[], gymnasium.Env[Any, Any]]) -> No
 def test_moving_dot_of_any_size_and_atari(tmp_path: Path) -> None:
     dot = gymnasium.make("MovingDotNoFrameskip-v0")  # (210, 160, 3) uint8
     predictor_for(dot, tmp_path, "MovingDotNoFrameskip-v0", network="feature_points", gray=True)
+    before = threading.active_count(), torch.get_num_threads()
     wrapped = HumanPreferencesEnvWrapper(dot, "feature_points", **NOBODY, pretrained_reward_predictor_dir=tmp_path)
     wrapped.reset(seed=0)
     rewards = [wrapped.step(i % 5)[1] for i in range(5)]
     assert np.isfinite(rewards).all() and len(set(rewards)) > 1
     wrapped.close()
+    # Pictures are read by a thread, which is gone, and has left this one's arithmetic its threads.
+    assert (threading.active_count(), torch.get_num_threads()) == before
     stacked = HumanPreferencesEnvWrapper(make_env("MovingDotNoFrameskip-v0"), **NOBODY)
     assert stacked.system.info.observation_shape == (4, 84, 84)
     stacked.close()

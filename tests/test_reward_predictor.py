@@ -207,6 +207,23 @@ def test_prediction_in_parts_is_that_of_the_whole() -> None:
         )
 
 
+@pytest.mark.parametrize("batchnorm", [True, False])
+def test_a_folded_predictor_predicts_the_same(batchnorm: bool) -> None:
+    torch.manual_seed(0)
+    inputs = PredictorInputs("pixels", (4, 84, 84), 6, None)
+    predictor = RewardPredictor(inputs, replace(SMALL, reward_predictor_uses_actions=True, batchnorm=batchnorm))
+    predictor.autocast = False
+    for norm in predictor.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):  # far from the identity, as training leaves it
+            for values in (norm.weight.data, norm.bias.data, norm.running_mean):
+                values.uniform_(-1, 1)  # type: ignore[union-attr]
+            norm.running_var.uniform_(0.1, 3)  # type: ignore[union-attr]
+    observations, actions = torch.randint(0, 256, (9, 4, 84, 84), dtype=torch.uint8), torch.randint(0, 6, (9,))
+    folded, whole = predictor.folded(), predictor.member_rewards(observations, actions)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
+    np.testing.assert_allclose(folded.member_rewards(observations, actions), whole, rtol=1e-4, atol=1e-4 * whole.std())
+
+
 def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_member() -> None:
     torch.manual_seed(0)
     predictor = RewardPredictor(VECTORS, replace(SMALL, reward_std=0.05))
