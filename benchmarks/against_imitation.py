@@ -20,9 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
-from classic_tasks import HORIZON, make
+from classic_tasks import HORIZON, make, processor_time
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from drlhp import HumanPreferencesSB3VecEnv
@@ -42,11 +43,12 @@ PPO_SETTINGS: dict[str, Any] = {
     "n_epochs": 10,
 }
 SEGMENT_LENGTH = 25
+PAUSE_SECONDS = 0.2  # after a segment of each environment, while the teacher and the predictor start
 
 
 def ours(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> dict[str, Any]:
     """Learns for `steps` agent steps, in whole rollouts; then the policy plays on the true reward."""
-    start = time.perf_counter()
+    start, used = time.perf_counter(), processor_time()
     envs = VecMonitor(DummyVecEnv([lambda: make(env_id)] * N_ENVS))
     envs.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -63,20 +65,25 @@ def ours(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> di
         waited = 0
         rng = np.random.default_rng(seed)
         while not wrapped.using_reward_from_predictor:  # so that the agent never learns from the true reward
-            wrapped.step(np.array([_random_action(wrapped.action_space, rng) for _ in range(N_ENVS)]))
-            waited += N_ENVS
+            for _ in range(SEGMENT_LENGTH):
+                wrapped.step(np.array([_random_action(wrapped.action_space, rng) for _ in range(N_ENVS)]))
+            waited += N_ENVS * SEGMENT_LENGTH
+            time.sleep(PAUSE_SECONDS)
         policy = PPO("MlpPolicy", wrapped, seed=seed, **PPO_SETTINGS)
         policy.learn(math.ceil(steps / ROLLOUT) * ROLLOUT)
         n_given = wrapped.pref_db_size.value
         wrapped.close()
-    seconds = time.perf_counter() - start
-    returns, _ = evaluate_policy(policy, DummyVecEnv([lambda: make(env_id)]), episodes, return_episode_rewards=True)
+    seconds, processor_seconds = time.perf_counter() - start, processor_time() - used
+    returns, _ = evaluate_policy(
+        policy, DummyVecEnv([lambda: Monitor(make(env_id))]), episodes, return_episode_rewards=True
+    )
     packages = ("stable-baselines3", "gymnasium", "torch", "numpy")
     return {
         "env_id": env_id,
         "seed": seed,
         "return": round(float(np.mean(returns)), 1),
         "seconds": round(seconds, 1),
+        "processor_seconds": round(processor_seconds, 1),
         "steps": policy.num_timesteps,
         "steps_besides": waited,
         "labels": n_given,
@@ -111,9 +118,9 @@ def compare(steps: int, n_labels: int, episodes: int) -> None:
             for who, command in scripts.items():
                 if (who, env_id, seed) in done:
                     continue
-                run = subprocess.run(
-                    [*command, env_id, "--seed", str(seed), *flags], stdout=subprocess.PIPE, text=True, check=True
-                )
+                run = subprocess.run([*command, env_id, "--seed", str(seed), *flags], capture_output=True, text=True)
+                if run.returncode:
+                    sys.exit(f"{' '.join(command)} failed:\n{run.stderr}")
                 result["runs"].append({"who": who, **json.loads(run.stdout.strip().split("\n")[-1])})
                 RESULT.write_text(json.dumps(result, indent=2) + "\n")
                 last = result["runs"][-1]
@@ -125,8 +132,8 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["compare", "ours"], default="compare")
     parser.add_argument("--env_id", choices=sorted(HORIZON), default="Pendulum-v1", help="task (ours)")
     parser.add_argument("--seed", type=int, default=0, help="seed (ours)")
-    parser.add_argument("--steps", type=int, default=100_000, help="agent steps, rounded up to whole rollouts")
-    parser.add_argument("--labels", type=int, default=500, help="labels in all")
+    parser.add_argument("--steps", type=int, default=50_000, help="agent steps, rounded up to whole rollouts")
+    parser.add_argument("--labels", type=int, default=250, help="labels in all")
     parser.add_argument("--episodes", type=int, default=20, help="played by the policy that was learned")
     given = parser.parse_args()
     if given.what == "ours":

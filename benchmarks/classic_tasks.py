@@ -5,6 +5,7 @@ Needs nothing but Gymnasium, of either library's version.
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import gymnasium
@@ -31,3 +32,9 @@ def make(env_id: str) -> gymnasium.Env[Any, Any]:
     if env_id == "CartPole-v1":
         return gymnasium.wrappers.TimeLimit(EndlessCartPole(), HORIZON[env_id])
     return gymnasium.make(env_id)
+
+
+def processor_time() -> float:
+    """Seconds that this process and its children that have ended have computed, on all cores."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -190,7 +190,7 @@ def lamp(seed: int, steps: int, n_labels: int) -> None:
     record(f"lamp_seed{seed}", measured)
 
 
-def leaks(times: int) -> None:
+def leaks(times: int, mp_context: str) -> None:
     """Opens, steps and closes again and again; what there is of each thing after some of the times."""
 
     def counts() -> dict[str, int]:
@@ -210,7 +210,7 @@ def leaks(times: int) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for i in range(1, times + 1):
-            env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), log_dir=folder)
+            env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), mp_context=mp_context, log_dir=folder)
             env.reset(seed=0)
             for _ in range(200):
                 if any(env.step(env.action_space.sample())[2:4]):
@@ -219,7 +219,8 @@ def leaks(times: int) -> None:
             if i in (1, 2, times // 4, times // 2, times):
                 after[str(i)] = counts()
                 print(f"after {i}: {after[str(i)]}", flush=True)
-    record("leaks", {"times": times, "steps": 200, "after": after, "seconds": round(time.monotonic() - started)})
+    took = round(time.monotonic() - started)
+    record(f"leaks_{mp_context}", {"times": times, "steps": 200, "after": after, "seconds": took})
 
 
 def _children() -> list[int]:
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed (moving_dot, lamp)")
     parser.add_argument("--labels", type=int, help="labels in all (moving_dot, lamp)")
     parser.add_argument("--times", type=int, default=100, help="how often (leaks)")
+    parser.add_argument("--mp_context", default="spawn", help="how processes are started (leaks)")
     given = parser.parse_args()
     if given.what == "overhead":
         overhead(given.n_envs, given.steps or 100, given.rounds)
@@ -252,7 +254,7 @@ def main() -> None:
     elif given.what == "lamp":
         lamp(given.seed, given.steps or 30_000, given.labels or 100)
     else:
-        leaks(given.times)
+        leaks(given.times, given.mp_context)
 
 
 if __name__ == "__main__":

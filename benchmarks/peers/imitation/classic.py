@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from classic_tasks import HORIZON, make
+from classic_tasks import HORIZON, make, processor_time
 from imitation.algorithms.preference_comparisons import (
     AgentTrainer,
     BasicRewardTrainer,
@@ -41,6 +41,7 @@ from imitation.util import logger
 from imitation.util.networks import RunningNorm
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 N_ENVS, ROLLOUT = 8, 2048  # steps of a rollout in all environments
@@ -78,7 +79,7 @@ class SamplingAgent(AgentTrainer):
 
 def measure(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> dict[str, Any]:
     """Learns for `steps` agent steps, in whole rollouts; then the policy plays on the true reward."""
-    start = time.perf_counter()
+    start, used = time.perf_counter(), processor_time()
     rng = np.random.default_rng(seed)
     envs = VecMonitor(DummyVecEnv([lambda: RolloutInfoWrapper(make(env_id))] * N_ENVS))
     envs.seed(seed)
@@ -102,15 +103,18 @@ def measure(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) ->
             custom_logger=log,
             **COMPARISON_SETTINGS,
         )
-        trainer.train(rollouts * ROLLOUT, n_labels)
-    seconds = time.perf_counter() - start
-    returns, _ = evaluate_policy(policy, DummyVecEnv([lambda: make(env_id)]), episodes, return_episode_rewards=True)
+        trainer.train((rollouts - 1) * ROLLOUT, n_labels)
+    seconds, processor_seconds = time.perf_counter() - start, processor_time() - used
+    returns, _ = evaluate_policy(
+        policy, DummyVecEnv([lambda: Monitor(make(env_id))]), episodes, return_episode_rewards=True
+    )
     packages = ("imitation", "stable-baselines3", "gymnasium", "torch", "numpy")
     return {
         "env_id": env_id,
         "seed": seed,
         "return": round(float(np.mean(returns)), 1),
         "seconds": round(seconds, 1),
+        "processor_seconds": round(processor_seconds, 1),
         "steps": policy.num_timesteps,
         "steps_besides": agent.sampled,
         "labels": len(trainer.dataset),
@@ -123,8 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Let imitation's preference comparisons learn a classic task.")
     parser.add_argument("env_id", choices=sorted(HORIZON))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=100_000, help="agent steps, rounded up to whole rollouts")
-    parser.add_argument("--labels", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=50_000, help="agent steps, rounded up to whole rollouts")
+    parser.add_argument("--labels", type=int, default=250)
     parser.add_argument("--episodes", type=int, default=20, help="played by the policy that was learned")
     given = parser.parse_args()
     print(json.dumps(measure(given.env_id, given.seed, given.steps, given.labels, given.episodes)))
