@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,7 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from errors import UserError
+
 CPU = torch.device("cpu")
+MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`
 # Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
 PICTURES_AT_ONCE = 128
 
@@ -298,6 +302,38 @@ class RewardMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(F.leaky_relu(self.fc1(self.reader(x)), 0.01))
         return self.dropout(F.leaky_relu(self.fc2(x), 0.01))
+
+
+class OwnNetwork(nn.Module):
+    """Networks that a user of the library wrote, one for each member.
+
+    Args:
+        make: makes a network of the shape of an observation. It turns observations (B, ...), pictures of 0 to 1 or
+            vectors, float32, into features (B, F), of which a linear layer makes the reward of each action.
+
+    Shape: uint8 (B, C, H, W) or float32 (B, D) -> (members, B, F).
+
+    Raises UserError if what it makes gives no features.
+    """
+
+    def __init__(self, make: MakeNetwork, observation_shape: tuple[int, ...], n_members: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(make(observation_shape) for _ in range(n_members))
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.momentum = 1.0  # the statistics of the last batch, see `settle_batchnorm`
+        with torch.no_grad():
+            features = self.members[0].eval()(torch.zeros(2, *observation_shape))
+        if features.dim() != 2 or len(features) != 2:
+            raise UserError(
+                f"reward_predictor_network made a network that turns observations (2, {observation_shape}) into "
+                f"{tuple(features.shape)}: let it turn (B, ...) into features (B, F)."
+            )
+        self.n_features = features.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        return torch.stack([member(x) for member in self.members])
 
 
 class PolicyMLP(nn.Module):

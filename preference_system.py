@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing
+import pickle
 import shutil
 import time
 import warnings
@@ -30,6 +31,7 @@ import checkpoint
 from channels import Channels, Failure, WeightsBoard, drain, offer
 from errors import UserError
 from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
+from networks import MakeNetwork
 from person import LABELLER
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
@@ -62,9 +64,10 @@ Network = Literal["cnn", "feature_points"]
 class Settings:
     """The wrappers' keyword arguments. Steps are those of all environments together."""
 
-    reward_predictor_network: Network | PredictorConfig | None = None
+    reward_predictor_network: Network | PredictorConfig | MakeNetwork | None = None
     """Network for pictures, `cnn` (the paper's, and the default) or `feature_points`; or a
-    `drlhp.PredictorConfig`, with everything else that there is to choose. Vectors are read by two hidden layers."""
+    `drlhp.PredictorConfig`, with everything else that there is to choose. Vectors are read by two hidden layers. Or a
+    network of your own: a function or class that makes a torch module of the shape of an observation."""
     train_reward: bool = True
     """Train a reward predictor, in a process of its own."""
     collect_prefs: bool = True
@@ -134,15 +137,27 @@ class Settings:
                 raise UserError(f"{name} must be {minimum} or more, not {getattr(self, name)}.")
         if self.n_initial_prefs > self.max_prefs_in_db:
             raise UserError(f"n_initial_prefs ({self.n_initial_prefs}) must not exceed max_prefs_in_db.")
-        if not isinstance(self.reward_predictor_network, (PredictorConfig, type(None))) and (
-            self.reward_predictor_network not in ("cnn", "feature_points")
+        network = self.reward_predictor_network
+        if not (
+            network in ("cnn", "feature_points", None) or isinstance(network, PredictorConfig) or self.make_network
         ):
             raise UserError(
-                f"reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig or None, not "
-                f"{self.reward_predictor_network!r}."
+                "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
+                f"makes a torch module of the shape of an observation, or None, not {network!r}."
+            )
+        if self.make_network and self.train_reward and not _is_importable(self.make_network):
+            raise UserError(
+                f"reward_predictor_network cannot be {network!r}, which the trainer's process cannot import: make it a "
+                "function or class at the top level of a module."
             )
         if self.train_reward and not self.collect_prefs and self.prefs_dir is None:
             raise UserError("there is nothing to train on: set prefs_dir to stored preferences, or collect_prefs=True.")
+
+    @property
+    def make_network(self) -> MakeNetwork | None:
+        """The user's own network, if there is one."""
+        network = self.reward_predictor_network
+        return network if callable(network) else None
 
     def predictor_config(self, kind: str) -> PredictorConfig:
         """The predictor's settings for observations of that kind; rewards have a deviation of 1, not the paper's 0.05,
@@ -151,7 +166,7 @@ class Settings:
         if not isinstance(network, PredictorConfig):
             points = network == "feature_points"
             network = PredictorConfig(
-                reward_predictor_network=network or "cnn",
+                reward_predictor_network=network if network in ("cnn", "feature_points") else "cnn",
                 reward_predictor_uses_actions=True,
                 reward_predictor_learning_rate=3e-3 if points else 1e-3,
                 ensemble_size=3 if kind == "vector" else 1,
@@ -170,6 +185,15 @@ class Settings:
             clip_steps=self.segment_length,
             label_schedule="constant",
         )
+
+
+def _is_importable(thing: Any) -> bool:
+    """Whether another process finds it by its name."""
+    try:
+        pickle.dumps(thing)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -284,11 +308,12 @@ class PreferenceSystem:
         if settings.pretrained_reward_predictor_dir is not None:
             pretrained = self._pretrained(Path(settings.pretrained_reward_predictor_dir))
             config = replace(config, **pretrained["config"])
-        predictor = RewardPredictor(self.info.inputs, config)
+        predictor = RewardPredictor(self.info.inputs, config, make_network=settings.make_network)
+        if pretrained is not None:
+            checkpoint.fill(predictor, pretrained["weights"], Path(settings.pretrained_reward_predictor_dir or ""))
         if not (settings.train_reward or settings.collect_prefs):
             if pretrained is not None:
                 board = WeightsBoard(predictor, None)
-                predictor.load_state_dict(pretrained["weights"])
                 board.publish(predictor)
                 self.copy = PredictorCopy(predictor, board)
                 self.copy.refresh()
@@ -367,6 +392,12 @@ class PreferenceSystem:
                 f"{path} was trained on other spaces than {self.observations.space} and {self.actions.space} ({what}): "
                 "wrap the environment as it was then, or train a predictor on this one."
             )
+        own = state.get("own_network", False)
+        if own != (self.settings.make_network is not None):
+            trained, wanted = ("a network of its own", "that") if own else ("a network that is built in", "None")
+            raise checkpoint.CheckpointError(
+                f"{path} was trained with {trained}: pass {wanted} as reward_predictor_network."
+            )
         return state
 
     def _start_interface(self, ui: str) -> None:
@@ -421,6 +452,7 @@ class PreferenceSystem:
                 receive=settings.reward_database_refresh_interval,
             ),
             "n_initial_batches": settings.n_initial_training_steps,
+            "make_network": settings.make_network,
         }
         self.children.start(
             "reward predictor",

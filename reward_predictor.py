@@ -122,12 +122,21 @@ class RewardPredictor(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, inputs: PredictorInputs, config: PredictorConfig, device: torch.device = networks.CPU) -> None:
+    def __init__(
+        self,
+        inputs: PredictorInputs,
+        config: PredictorConfig,
+        device: torch.device = networks.CPU,
+        make_network: networks.MakeNetwork | None = None,
+    ) -> None:
+        """`make_network` takes the place of the networks that the config names."""
         super().__init__()
         self.device = device
         self.n_members, self.reward_std = config.ensemble_size, config.reward_std
         self.body: nn.Module
-        if inputs.kind == "vector":
+        if make_network is not None:
+            self.body = networks.OwnNetwork(make_network, inputs.observation_shape, self.n_members)
+        elif inputs.kind == "vector":
             self.body = networks.RewardMLP(inputs.observation_shape[0], self.n_members, dropout=config.dropout)
         elif config.reward_predictor_network == "feature_points":
             self.body = networks.FeaturePoints(self.n_members)
@@ -192,7 +201,7 @@ class RewardPredictor(nn.Module):
         Averages over past training batches belong to weights that have moved on since: with them a predictor that
         is right while it trains can fall to chance when it predicts.
         """
-        norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
+        norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         if norms:
             for norm in norms:
                 norm.train()
@@ -376,6 +385,7 @@ class Trainer:
         device: torch.device = networks.CPU,
         intervals: Intervals = Intervals(),
         n_initial_batches: int | None = None,
+        make_network: networks.MakeNetwork | None = None,
     ) -> None:
         """`n_initial_batches` end the pretraining, or if frozen are its least; None leaves it to the loss."""
         torch.manual_seed(seed)
@@ -388,7 +398,8 @@ class Trainer:
             run_dir,
         )
         self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
-        self.learner = RewardPredictor(inputs, config, device)
+        self.own_network = make_network is not None
+        self.learner = RewardPredictor(inputs, config, device, make_network)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
         self.predictor = copy.deepcopy(self.learner)
         self.adapts_l2 = config.l2 == "adaptive"
@@ -688,6 +699,7 @@ class Trainer:
                 "env_id": self.env_id,
                 "config": {name: getattr(self.config, name) for name in ARCHITECTURE},
                 "inputs": inputs_as_dict(self.inputs),
+                "own_network": self.own_network,
                 "epochs": self.epochs,
                 "pretrained": self.pretrained,
                 "weights": self.predictor.state_dict(),

@@ -8,16 +8,18 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 
 from drlhp import HumanPreferencesEnvWrapper
 
 
-def main(prefs_dir: str | Path, log_dir: str | Path = "drlhp_logs/") -> Path:
-    """Returns where the predictor is."""
+def main(prefs_dir: str | Path, log_dir: str | Path = "drlhp_logs/", network: Any = None) -> Path:
+    """Returns where the predictor is; `network` may be one of your own (examples/own_network.py)."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
+        network,
         collect_prefs=False,
         prefs_dir=prefs_dir,
         segment_length=20,  # that of the preferences

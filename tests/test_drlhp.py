@@ -32,6 +32,7 @@ from drlhp import (
 )
 from envs import make_env
 from examples.lamp_env import LampEnv
+from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
 from spaces import ActionEncoder, ObservationEncoder
@@ -46,14 +47,16 @@ def predictor_for(
     observations = ObservationEncoder(env.observation_space, **encoder_arguments)
     actions = ActionEncoder(env.action_space)
     inputs = PredictorInputs(observations.kind, observations.shape, actions.n_actions, actions.action_dim)
-    config = Settings(reward_predictor_network=network).predictor_config(observations.kind)
+    settings = Settings(reward_predictor_network=network)
+    config = settings.predictor_config(observations.kind)
     torch.manual_seed(1)
-    predictor = RewardPredictor(inputs, config)
+    predictor = RewardPredictor(inputs, config, make_network=settings.make_network)
     state = {
         "kind": "reward_predictor",
         "env_id": env_id,
         "config": {name: getattr(config, name) for name in ARCHITECTURE},
         "inputs": inputs_as_dict(inputs),
+        "own_network": settings.make_network is not None,
         "pretrained": True,
         "weights": predictor.state_dict(),
     }
@@ -276,6 +279,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     cartpole = gymnasium.make("CartPole-v1")
     predictor_for(gymnasium.make("Acrobot-v1"), tmp_path / "acrobot", "CartPole-v1")
+    predictor_for(cartpole, tmp_path / "cartpole", "CartPole-v1")
     refusals: list[tuple[gymnasium.Env[Any, Any], dict[str, Any], type[Exception], str]] = [
         (LampEnv(), {}, SpaceError, "obs_transform_func"),
         (cartpole, {"segment_length": 501}, UserError, "500 steps"),
@@ -283,6 +287,14 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         (cartpole, {"collect_prefs": False}, UserError, "nothing to train on"),
         (cartpole, {"n_initial_prefs": 50, "max_prefs_in_db": 40}, UserError, "max_prefs_in_db"),
         (cartpole, {"reward_predictor_network": "rnn"}, UserError, "'cnn', 'feature_points'"),
+        (cartpole, {"reward_predictor_network": lambda shape: Waves(shape)}, UserError, "top level of a module"),
+        (cartpole, {**NOBODY, "reward_predictor_network": lambda _: torch.nn.Flatten(0)}, UserError, "features"),
+        (
+            cartpole,
+            {**NOBODY, "pretrained_reward_predictor_dir": "cartpole", "reward_predictor_network": Waves},
+            CheckpointError,
+            "pass None as reward_predictor_network",
+        ),
         (cartpole, {"synthetic_prefs": False}, UserError, "render_mode='rgb_array'"),
         (cartpole, {"prefs_dir": "nowhere"}, drlhp.PrefDBError, "does not exist"),
         (cartpole, {**NOBODY, "pretrained_reward_predictor_dir": "nowhere"}, CheckpointError, "does not exist"),
@@ -356,6 +368,19 @@ def test_stable_baselines3_learns_from_predicted_rewards(tmp_path: Path) -> None
     single = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings)
     stable_baselines3.A2C("MlpPolicy", single, n_steps=8).learn(32)
     single.close()
+
+
+def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path: Path) -> None:
+    env = gymnasium.make("CartPole-v1")
+    predictor = predictor_for(env, tmp_path, "CartPole-v1", network=Waves)
+    settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path}
+    with pytest.raises(CheckpointError, match="a network of its own: pass that"):
+        HumanPreferencesEnvWrapper(env, **settings)
+    wrapped = HumanPreferencesEnvWrapper(env, Waves, **settings)
+    before, _ = wrapped.reset(seed=1)
+    _, reward, _, _, _ = wrapped.step(1)
+    assert reward == pytest.approx(float(predictor.reward(before[None], np.array([1]))[0]))
+    wrapped.close()
 
 
 def test_the_predictors_settings_can_all_be_chosen() -> None:

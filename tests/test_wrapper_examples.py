@@ -54,6 +54,7 @@ def test_every_script_on_the_page_is_the_example_that_the_tests_run() -> None:
         "examples/wrapper_sb3.py",
         "examples/wrapper_cleanrl.py",
         "examples/wrapper_vector_loop.py",
+        "examples/own_network.py",
     }
     assert PAGE.count("```python") == len(shown)
     for name, code in shown:

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+import checkpoint
 from drlhp import ChildError, HumanPreferencesEnvWrapper, HumanPreferencesVectorEnv, UserError
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
 from examples.lamp_env import LampEnv
+from examples.own_network import Waves
 from label_queue import LabelQueue, Lease, Submission
 from pref_db import PrefDB, PrefDBError
 
@@ -45,6 +47,9 @@ def test_gather_then_train_then_use_then_evaluate(tmp_path: Path) -> None:
     assert np.isfinite(rewards).all() and len(set(rewards)) > 10
     true_return, predicted_return = wrapper_evaluate.main(predictor.parent.parent)
     assert true_return == round(true_return) and predicted_return != round(predicted_return)
+    theirs = wrapper_train_predictor.main(store, tmp_path / "own", network=Waves)
+    weights = checkpoint.load(theirs, kind="reward_predictor", env_id="CartPole-v1")["weights"]
+    assert weights["body.members.2.mix.weight"].shape == (32, 64)
     with pytest.raises(PrefDBError, match="give labels of the same kind"):
         HumanPreferencesEnvWrapper(gymnasium.make("Acrobot-v1"), prefs_dir=store, log_dir=tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())  # nothing that could later be taken for the newest
