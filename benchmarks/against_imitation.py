@@ -65,9 +65,10 @@ def ours(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> di
         waited = 0
         rng = np.random.default_rng(seed)
         while not wrapped.using_reward_from_predictor:  # so that the agent never learns from the true reward
-            for _ in range(SEGMENT_LENGTH):
-                wrapped.step(np.array([_random_action(wrapped.action_space, rng) for _ in range(N_ENVS)]))
-            waited += N_ENVS * SEGMENT_LENGTH
+            if wrapped.pref_db_size.value < n_labels // 5:
+                for _ in range(SEGMENT_LENGTH):
+                    wrapped.step(np.array([_random_action(wrapped.action_space, rng) for _ in range(N_ENVS)]))
+                waited += N_ENVS * SEGMENT_LENGTH
             time.sleep(PAUSE_SECONDS)
         policy = PPO("MlpPolicy", wrapped, seed=seed, **PPO_SETTINGS)
         policy.learn(math.ceil(steps / ROLLOUT) * ROLLOUT)

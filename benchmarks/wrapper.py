@@ -102,13 +102,19 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
     record("overhead", measured)
 
 
-def random_steps_until_predicted(env: HumanPreferencesSB3VecEnv) -> int:
-    """Steps at random until there is a predictor, so that no agent learns from the true reward; returns how many."""
+def random_steps_until_predicted(env: HumanPreferencesSB3VecEnv, n_labels: int) -> int:
+    """Steps at random for the initial labels, then waits for a predictor, so that no agent learns from the true reward.
+
+    Returns how many steps it took.
+    """
     env.reset()
     steps = 0
     while not env.using_reward_from_predictor:
-        env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
-        steps += env.num_envs
+        if env.pref_db_size.value < n_labels:
+            env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
+            steps += env.num_envs
+        else:
+            time.sleep(0.1)  # the trainer has all that it waits for, and needs the processor
     return steps
 
 
@@ -132,7 +138,7 @@ def moving_dot(seed: int, steps: int, n_labels: int) -> None:
             seed=seed,
         )
         env.action_space.seed(seed)
-        steps_before = random_steps_until_predicted(env)
+        steps_before = random_steps_until_predicted(env, n_labels // 2)
         waited = time.monotonic() - started
         model = A2C("CnnPolicy", env, seed=seed, gamma=0.9, ent_coef=0.01, policy_kwargs={"normalize_images": True})
         model.learn(steps)
@@ -165,14 +171,14 @@ def lamp(seed: int, steps: int, n_labels: int) -> None:
             obs_transform_func=picture_of,
             segment_length=20,
             n_initial_prefs=n_labels // 2,
-            n_initial_training_steps=300,
+            n_initial_training_steps=100,
             max_prefs_in_db=n_labels,
             max_pref_interface_segs=100,
             log_dir=folder,
             seed=seed,
         )
         env.action_space.seed(seed)
-        steps_before = random_steps_until_predicted(env)
+        steps_before = random_steps_until_predicted(env, n_labels // 2)
         model = PPO("MultiInputPolicy", env, seed=seed, n_steps=64, batch_size=128, n_epochs=4, gamma=0.9)
         judge = make_vec_env(LampEnv, n_envs=4, seed=1000 + seed)
         before, _ = evaluate_policy(model, judge, 20, deterministic=False)
