@@ -81,8 +81,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Episode:
-    """The last full episode of the first environment as people see it; frames by `pref_db.encode_frames`."""
+    """The last full episode of the first environment as people see it; each frame by `pref_db.encode_view`."""
 
+    env_id: str
     frames: tuple[bytes, ...]
     episode_return: float
     fps: float

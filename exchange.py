@@ -25,7 +25,16 @@ import tyro
 
 from envs import env_info
 from label_queue import MAX_NICKNAME, MAX_NOTE
-from pref_db import INSERT_FULL_ANSWER, Choice, Comparison, PrefDB, Segment, spreadsheet_cell, store_path
+from pref_db import (
+    INSERT_FULL_ANSWER,
+    Choice,
+    Comparison,
+    PrefDB,
+    Segment,
+    decode_view,
+    spreadsheet_cell,
+    store_path,
+)
 from processes import UserError
 
 EXCHANGE_VERSION = 1
@@ -206,7 +215,7 @@ def _load_segment(file: Path) -> Segment:
                 view=view,
             )
         if segment.view is not None:
-            segment.frames()  # raises if it is damaged
+            decode_view(segment.view)  # raises if it is damaged
         if segment.id != file.stem or not 0 < segment.fps < math.inf:
             raise ValueError("its contents are not what its name says")
     except Exception as error:  # zipfile, NumPy and the segment have no common base class for damaged input

@@ -66,7 +66,8 @@ class StoredPairs:
         if comparison_id in self.asked:
             return None
         self.asked.add(comparison_id)
-        return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
+        # Drawn here and stored so, since who shows it may be a process that cannot draw.
+        return Comparison(self.db.segment(self.ids[i]).drawn(), self.db.segment(self.ids[j]).drawn(), flip=False)
 
 
 class SegmentKeeper:

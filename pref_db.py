@@ -14,7 +14,7 @@ import sqlite3
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -32,6 +32,8 @@ VALIDATION_FRACTION = 1 / 5
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the start of a cell
 VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
 VIEW_MAGIC = b"DRV1"
+STATES_HEADER = struct.Struct("<4s2I")  # magic, steps, numbers of a state
+STATES_MAGIC = b"DRS1"
 
 SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, view"
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -90,7 +92,7 @@ class Segment:
     policy_step: int  # agent steps taken when it was cut
     seed: int
     fps: float  # real-time agent steps per second, for showing it
-    view: bytes | None = None  # colour clip for people, see encode_frames
+    view: bytes | None = None  # for people: a colour clip, or the states that one can be drawn from; see encode_view
     # (members,) sums of each ensemble member's reward when it was cut, for choosing what to ask; not stored.
     member_returns: np.ndarray | None = None
 
@@ -151,13 +153,23 @@ class Segment:
     def frames(self) -> np.ndarray:
         """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame (last plane) of each step.
 
-        Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip.
+        Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip, and what the
+        drawer raises where a clip must be drawn.
         """
         if self.view is not None:
-            return decode_frames(self.view)
+            return shown(self.view, self.env_id)
         if not self.is_pixels:
             raise ValueError(f"a segment of {self.env_id} has no frames to show: record it with a view clip")
         return np.repeat(self.stacked()[:, -1, :, :, None], 3, axis=3)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether what people see is there, and need not be drawn from states."""
+        return self.view is None or not self.view.startswith(STATES_MAGIC)
+
+    def drawn(self) -> "Segment":
+        """The same segment with its clip drawn; raises what the drawer does."""
+        return self if self.is_drawn else replace(self, view=encode_frames(self.frames()))
 
     @staticmethod
     def unique_frames(stacked: np.ndarray) -> np.ndarray:
@@ -184,6 +196,49 @@ def decode_frames(data: bytes) -> np.ndarray:
     for previous, frame in itertools.pairwise(frames):
         frame ^= previous
     return frames
+
+
+def encode_view(steps: np.ndarray) -> bytes:
+    """Compress what people are to see: frames (T, H, W, 3) uint8, or states (T, S) float32 that frames are drawn from.
+
+    Raises ValueError on another form.
+    """
+    if steps.ndim != 2:
+        return encode_frames(steps)
+    if steps.dtype != np.float32:
+        raise ValueError(f"expected states (T, S) float32; received {steps.shape} {steps.dtype}")
+    return STATES_HEADER.pack(STATES_MAGIC, *steps.shape) + _compress(np.ascontiguousarray(steps).tobytes())
+
+
+def decode_view(data: bytes) -> np.ndarray:
+    """Inverse of encode_view. Raises PrefDBError if the bytes are damaged."""
+    if not data.startswith(STATES_MAGIC) or len(data) < STATES_HEADER.size:
+        return decode_frames(data)
+    _, *shape = STATES_HEADER.unpack_from(data)
+    raw = _decompress(data[STATES_HEADER.size :], math.prod(shape) * 4)
+    return np.frombuffer(raw, np.float32).reshape(shape)
+
+
+Drawer = Callable[[str, np.ndarray], np.ndarray]  # environment id, states (T, S) -> frames (T, H, W, 3)
+_drawers: list[Drawer] = []
+
+
+def draw_with(drawer: Drawer) -> None:
+    """From now on makes frames of states with this, in this process."""
+    _drawers[:] = [drawer]
+
+
+def shown(view: bytes, env_id: str) -> np.ndarray:
+    """The frames (T, H, W, 3) of what encode_view made, drawn if it holds states.
+
+    Raises PrefDBError if the bytes are damaged, ValueError if this process cannot draw, and what its drawer raises.
+    """
+    steps = decode_view(view)
+    if steps.ndim == 4:
+        return steps
+    if not _drawers:
+        raise ValueError(f"a segment of {env_id} was not drawn yet: ask about it with run.py, which draws it")
+    return _drawers[0](env_id, steps)
 
 
 def _compress(data: bytes) -> bytes:
@@ -265,6 +320,15 @@ class Comparison:
     def id(self) -> str:
         """sha256 (hex) of the unordered pair, so that the same pair is recognised."""
         return self.id_of(self.a.id, self.b.id)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether both segments can be shown as they are."""
+        return self.a.is_drawn and self.b.is_drawn
+
+    def drawn(self) -> "Comparison":
+        """The same question with the clips of both segments drawn; raises what the drawer does."""
+        return replace(self, a=self.a.drawn(), b=self.b.drawn())
 
     @staticmethod
     def id_of(a: str, b: str) -> str:
@@ -662,8 +726,11 @@ class PrefDB:
             theirs, ours = f"{segment.env_id}, {len(segment)} steps", f"{self.env_id}, {self.segment_length}"
             raise PrefDBError(f"{self.path} takes segments of {ours}, not {theirs}: use that run's prefs.db")
         # Looked up first: compressing a segment that is there already would be wasted.
-        if not db.execute("SELECT 1 FROM segment WHERE id = ?", (segment.id,)).fetchone():
+        stored = db.execute("SELECT substr(view, 1, 4) FROM segment WHERE id = ?", (segment.id,)).fetchone()
+        if stored is None:
             db.execute(INSERT_SEGMENT, _segment_row(segment))
+        elif stored[0] == STATES_MAGIC and segment.is_drawn:
+            db.execute("UPDATE segment SET view = ? WHERE id = ?", (segment.view, segment.id))
 
     def _stored_label(self, seq: int) -> Label | None:
         label = _label(self.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])

@@ -8,6 +8,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -194,6 +195,9 @@ class PrefInterface:
         self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
         channels.n_labels.value = self.n_labels
         self._all_asked = False
+        # Pairs whose clips are being drawn, which takes a second, in a thread: a person's screen must not stand still.
+        self._drawing: deque[Future[Comparison]] = deque()
+        self._artist = ThreadPoolExecutor(1, "drawing")
         self._said_end = False
         self._told, self._status = -math.inf, ""
 
@@ -227,7 +231,7 @@ class PrefInterface:
             steps = self.channels.agent_steps.value
             initial = min(self.config.n_initial_prefs, goal)
             goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
-        return max(0, goal - self.n_labels - len(self.gatherer.pending))
+        return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing))
 
     @property
     def _is_due_by_schedule(self) -> bool:
@@ -303,7 +307,7 @@ class PrefInterface:
 
     def _ask(self) -> bool:
         """Asks about as many pairs as are wanted and can soon be answered."""
-        person, n_open = self.gatherer.is_person, len(self.gatherer.pending)
+        person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing)
         if not person and len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
             return False  # the more episodes the first pairs come from, the more the predictor sees of the task
         n = self.wanted()
@@ -311,6 +315,11 @@ class PrefInterface:
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)
         comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
+        if person:
+            self._drawing += [self._artist.submit(pair.drawn) for pair in comparisons if not pair.is_drawn]
+            comparisons = [pair for pair in comparisons if pair.is_drawn]
+            while self._drawing and self._drawing[0].done():
+                comparisons.append(self._drawing.popleft().result())
         if comparisons:
             self.gatherer.submit(comparisons)
         return bool(comparisons)
@@ -359,6 +368,7 @@ class PrefInterface:
 
     def close(self) -> None:
         """Closes the windows and the store."""
+        self._artist.shutdown(cancel_futures=True)
         self.gatherer.close()
         self.db.close()
 

@@ -25,7 +25,7 @@ CREATE TABLE segment (
     fps REAL NOT NULL,
     layout TEXT NOT NULL,  -- JSON: name -> [dtype, shape], in the order in which the arrays follow each other
     arrays BLOB NOT NULL,  -- zstd of those arrays' bytes
-    view BLOB              -- colour clip for people, see pref_db.encode_frames
+    view BLOB              -- what people see, see pref_db.encode_view
 );
 CREATE TABLE comparison (
     id TEXT PRIMARY KEY,
@@ -96,7 +96,11 @@ CREATE TABLE alive (who TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL)
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 PRAGMA user_version = 2;
 """
-VERSIONS = (VERSION_1, VERSION_2)
+# A view may hold states, from which a clip is drawn when it is asked about.
+VERSION_3 = """
+PRAGMA user_version = 3;
+"""
+VERSIONS = (VERSION_1, VERSION_2, VERSION_3)
 SCHEMA_VERSION = len(VERSIONS)
 
 

@@ -49,12 +49,12 @@ from a2c.demonstrations import Demonstrations
 from a2c.follower import start_crew
 from a2c.runner import random_segment
 from a2c.worker import PolicyWorker, run_worker
-from channels import Channels, Failure, WeightsBoard, drain
+from channels import Channels, Episode, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
-from envs import env_info, make_vec_env
+from envs import draw_states, env_info, make_vec_env
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
 from person import screen_for
-from pref_db import Comparison, PrefDB, decode_frames, store_path
+from pref_db import Comparison, PrefDB, draw_with, shown, store_path
 from pref_interface import PrefInterface, teacher_of
 from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
@@ -73,14 +73,14 @@ USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
 class EncodedFrames(Sequence[np.ndarray]):
     """The frames of an episode, decoded one by one as they are shown."""
 
-    def __init__(self, frames: tuple[bytes, ...]) -> None:
-        self._frames = frames
+    def __init__(self, episode: Episode) -> None:
+        self._frames, self._env_id = episode.frames, episode.env_id
 
     def __len__(self) -> int:
         return len(self._frames)
 
     def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]
-        return decode_frames(self._frames[index])[0]
+        return shown(self._frames[index], self._env_id)[0]
 
 
 def take_turns(config: RunConfig) -> bool:
@@ -313,7 +313,7 @@ class Run:
                 self.episode_file.offer(episode)
             if self.episode_window is not None:
                 caption = f"reward {episode.episode_return:g}"
-                self.episode_window.show(EncodedFrames(episode.frames), episode.fps, caption)
+                self.episode_window.show(EncodedFrames(episode), episode.fps, caption)
         if self.episode_window is not None and "close" in self.episode_window.tick():
             self.episode_window.close()
             self.episode_window = None
@@ -442,6 +442,7 @@ def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    draw_with(draw_states)
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
     if not arguments or arguments[0] in ("-h", "--help"):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pref_db import Segment, encode_frames
+from pref_db import Segment, encode_view
 
 
 class SegmentSource(Protocol):
@@ -123,6 +123,6 @@ class SegmentCutter:
             policy_step=policy_step,
             seed=self.seed + i,
             fps=self.info.fps,
-            view=encode_frames(np.stack(self.views[i])) if self.views[i] else None,
+            view=encode_view(np.stack(self.views[i])) if self.views[i] else None,
             member_returns=self.member_returns[i].copy() if predicted else None,
         )

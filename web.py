@@ -15,7 +15,7 @@ from channels import Episode
 from gatherers import QueueGatherer
 from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
-from pref_db import PrefDB, decode_frames
+from pref_db import PrefDB, shown
 from processes import UserError
 from video import write_video
 
@@ -187,7 +187,7 @@ class EpisodeFile:
         with contextlib.suppress(AttributeError, OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # on Linux a thread's own
         try:
-            frames = (decode_frames(data)[0] for data in episode.frames)
+            frames = (shown(data, episode.env_id)[0] for data in episode.frames)
             write_video(self._path, frames, episode.fps)
         except (OSError, ValueError) as error:
             log.warning("the episode was not written: %s", error)

@@ -14,7 +14,7 @@ from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
 from channels import Episode
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
-from pref_db import Segment, encode_frames
+from pref_db import Segment, encode_view
 from segment_cutter import SegmentCutter
 
 
@@ -48,6 +48,7 @@ class Rollout:
     valid: np.ndarray  # (T, N) False where the environment was resetting and ignored the action
     advantages: np.ndarray  # (T, N) by the rewards that the policy learns from
     returns: np.ndarray  # (T, N) likewise
+    states: np.ndarray  # (T, N, S) what clips of MuJoCo's bodies are drawn from; S is 0 for anything else
 
     @classmethod
     def allocate(cls, info: EnvInfo, n_steps: int, n_envs: int, arena: Arena, channels_last: bool) -> Rollout:
@@ -74,6 +75,7 @@ class Rollout:
             valid=arena.array(shape, np.bool_),
             advantages=arena.array(shape),
             returns=arena.array(shape),
+            states=arena.array((*shape, info.state_size)),
         )
 
     @property
@@ -118,16 +120,16 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
 class EpisodeRecorder:
     """Keeps what a person would have seen of environment 0, compressed frame by frame, until the episode ends."""
 
-    def __init__(self, fps: float) -> None:
-        self.fps, self.frames, self.episode_return = fps, list[bytes](), 0.0
+    def __init__(self, env_id: str, fps: float) -> None:
+        self.env_id, self.fps, self.frames, self.episode_return = env_id, fps, list[bytes](), 0.0
 
     def add(self, frame: np.ndarray, reward: float, done: bool) -> Episode | None:
-        """Takes one step; returns the episode that it ended."""
-        self.frames.append(encode_frames(frame[None]))
+        """Takes one step, seen as a frame or a state; returns the episode that it ended."""
+        self.frames.append(encode_view(frame[None]))
         self.episode_return += reward
         if not done:
             return None
-        episode = Episode(tuple(self.frames), self.episode_return, self.fps)
+        episode = Episode(self.env_id, tuple(self.frames), self.episode_return, self.fps)
         self.frames, self.episode_return = [], 0.0
         return episode
 
@@ -141,14 +143,19 @@ class Actor:
         self._store(-1, env.reset()[0])
 
     def act(self, *, watch: bool = False) -> list[np.ndarray]:
-        """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched."""
+        """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched.
+
+        None of bodies that are drawn from states, which the rollout has.
+        """
         r, mine, views = self.rollout, self.mine, list[np.ndarray]()
         r.observations[0, mine] = r.observations[-1, mine]
         for t in range(len(r.rewards)):
             with self.stopwatch.part("policy"):
                 acted = self.policy.act(r.observations[t, mine], r.noise[t, mine])
                 r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
-            if watch:
+            if r.states.shape[-1]:
+                r.states[t, mine] = self.env.states
+            elif watch:
                 views.append(self.env.watch().copy())
             with self.stopwatch.part("environment"):
                 observations, rewards, terminated, truncated, _ = self.env.step(r.actions[t, mine])
@@ -195,10 +202,11 @@ class Runner:
         self.actor = Actor(env, slice(0, env.num_envs), policy, rollout)
         self.stopwatch = self.actor.stopwatch  # the other processes take as long
         self.clip_rewards = info.kind == "pixels"
-        self.watch, self.record = watch, record
+        self.draws_later = info.state_size > 0  # so people may be asked about any environment
+        self.watch, self.record = watch and not self.draws_later, record
         self.n_steps, n_envs = rollout.rewards.shape
-        self.cutter = SegmentCutter(info, env.n_watched if watch else n_envs, seed, stack_of(info))
-        self.recorder = EpisodeRecorder(info.fps) if record else None
+        self.cutter = SegmentCutter(info, env.n_watched if self.watch else n_envs, seed, stack_of(info))
+        self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes = 0
         self._running_returns = np.zeros(n_envs, np.float64)
@@ -218,7 +226,7 @@ class Runner:
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards
         episodes = self._recorded(views)
         self._count(done)
-        self._views = views if self.watch else []
+        self._views = list(r.states.copy()) if self.draws_later else views if self.watch else []
         self._resetting = done[-1]
         return r, episodes
 
@@ -228,7 +236,7 @@ class Runner:
         if recorder is None:
             return []
         done = r.terminated[:, 0] | r.truncated[:, 0]
-        steps = zip(views, r.true_rewards[:, 0], done, r.valid[:, 0], strict=True)
+        steps = zip(r.states if self.draws_later else views, r.true_rewards[:, 0], done, r.valid[:, 0], strict=True)
         ended = [recorder.add(view[0], float(reward), bool(end)) for view, reward, end, valid in steps if valid]
         return [episode for episode in ended if episode]
 
@@ -248,7 +256,7 @@ class Runner:
                     r.rewards[t] - self.end_penalty * r.terminated[t],
                     r.terminated[t] | r.truncated[t],
                     r.valid[t],
-                    self._views[t] if self.watch else None,
+                    self._views[t] if self._views else None,
                     None if member_rewards is None else member_rewards[:, t],
                     policy_step,
                 )

@@ -108,7 +108,7 @@ class PolicyWorker:
             self._imitate(Path(config.demonstrations), seed)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
         torch.cuda.manual_seed(env_seed)  # and on a card with other actions; without one this does nothing
-        n_shown = min(config.n_envs, max(n_watched, int(render_episodes)))
+        n_shown = 0 if self.info.state_size else min(config.n_envs, max(n_watched, int(render_episodes)))
         self.crew.order("begin", [env_seed] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
         n_envs = share(config.n_envs, self.crew.size, 0).stop

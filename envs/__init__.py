@@ -2,12 +2,13 @@
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from .atari import AtariPreferenceVecEnv
 from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
-from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv
+from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
 from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari, is_body
 from .vector import PreferenceVecEnv
 
@@ -16,6 +17,7 @@ __all__ = [
     "EnvInfo",
     "MovingDotVectorEnv",
     "PreferenceVecEnv",
+    "draw_states",
     "env_info",
     "make_env",
     "make_vec_env",
@@ -56,3 +58,8 @@ def make_env(env_id: str) -> gymnasium.Env:
         # The original counts each agent step as +1, 0 or -1, like a clipped Atari reward.
         env = gymnasium.wrappers.TransformReward(env, lambda reward: float(np.sign(float(reward))))
     return env
+
+
+def draw_states(env_id: str, states: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Pictures (T, H, W, 3) of a body of MuJoCo in these states (T, state_size); raises EnvError if it cannot be."""
+    return draw(env_info(env_id), states)

@@ -6,9 +6,11 @@ Gymnasium's own environments, as they are.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -26,10 +28,15 @@ PICTURE_SIZE = 240  # side of what people see, pixels
 
 
 class BodiesVecEnv(PreferenceVecEnv):
-    """N bodies, each until its episode ends or its time is over; what they are is up to the subclasses."""
+    """N bodies, each until its episode ends or its time is over; what they are is up to the subclasses.
+
+    Raises EnvError if any of them is to be watched and nothing can be drawn here.
+    """
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int, horizon: int | None) -> None:
         super().__init__(info, n_envs, seed, n_watched)
+        if n_watched:
+            draw(info, np.zeros((1, info.state_size)))  # here, where the error can be explained
         self._horizon = sys.maxsize if horizon is None else horizon
         self._ages = np.zeros(n_envs, np.int64)  # steps of the running episodes
         self._done = np.zeros(n_envs, np.bool_)
@@ -58,11 +65,6 @@ class BodiesVecEnv(PreferenceVecEnv):
         truncated = self._ages >= self._horizon
         self._done = terminated | truncated
         return observations, rewards, terminated, truncated, {}
-
-    @property
-    def states(self) -> NDArray[np.float64]:
-        """Positions and velocities of each body, (N, info.state_size), from which `draw` makes pictures."""
-        raise NotImplementedError
 
     def watch(self) -> NDArray[np.uint8]:
         """Pictures of the first bodies, drawn now, (n_watched, H, W, 3)."""
@@ -98,8 +100,8 @@ class TaskVecEnv(BodiesVecEnv):
         self._generators = [seeding.np_random()[0] for _ in range(n_envs)]
 
     @property
-    def states(self) -> NDArray[np.float64]:
-        return self._values[:, : self.info.state_size]
+    def states(self) -> NDArray[np.float32]:
+        return self._values[:, : self.info.state_size].astype(np.float32)
 
     def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
         import mujoco
@@ -145,8 +147,8 @@ class GymnasiumBodiesVecEnv(BodiesVecEnv):
         self._observations = np.zeros((n_envs, *info.observation_shape), np.float32)
 
     @property
-    def states(self) -> NDArray[np.float64]:
-        return np.stack([env.state_vector() for env in self._envs])
+    def states(self) -> NDArray[np.float32]:
+        return np.stack([env.state_vector() for env in self._envs]).astype(np.float32)
 
     def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
         for i, seed in zip(which, seeds, strict=True):
@@ -179,7 +181,8 @@ def make_body(gymnasium_id: str, **options: Any) -> Any:
 @cache
 def choose_renderer() -> None:
     """Where there is no display, lets MuJoCo draw with EGL or OSMesa, unless MUJOCO_GL says how; before its import."""
-    if not sys.platform.startswith("linux") or os.environ.keys() & {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"}:
+    settled = any(os.environ.get(name) for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))
+    if settled or not sys.platform.startswith("linux"):
         return
     for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
         try:
@@ -190,7 +193,7 @@ def choose_renderer() -> None:
         return
 
 
-def draw(info: EnvInfo, states: NDArray[np.float64]) -> NDArray[np.uint8]:
+def draw(info: EnvInfo, states: NDArray[Any]) -> NDArray[np.uint8]:
     """Pictures of a body in these states (T, state_size), (T, H, W, 3).
 
     Drawn in a thread of its own, since what a renderer needs belongs to one thread.
@@ -211,22 +214,33 @@ def _artist() -> ThreadPoolExecutor:
 
 @cache
 def _canvas(gymnasium_id: str) -> Any:
-    size = {"width": PICTURE_SIZE, "height": PICTURE_SIZE}
-    return make_body(gymnasium_id, render_mode="rgb_array", **size)
+    """A body to be drawn, without the effects that take three quarters of the time where no card helps."""
+    from mujoco import mjtRndFlag
+
+    body = make_body(gymnasium_id, render_mode="rgb_array", width=PICTURE_SIZE, height=PICTURE_SIZE)
+    body.model.vis.quality.offsamples = 0
+    body.reset()
+    body.render()  # makes the renderer
+    atexit.register(body.close)  # before MuJoCo's own, which ends what this needs
+    flags = body.mujoco_renderer.viewer.scn.flags
+    for flag in (mjtRndFlag.mjRND_SHADOW, mjtRndFlag.mjRND_REFLECTION, mjtRndFlag.mjRND_HAZE, mjtRndFlag.mjRND_SKYBOX):
+        flags[flag] = 0
+    return body
 
 
-def _draw(env_id: str, states: NDArray[np.float64]) -> NDArray[np.uint8]:
-    body = _canvas(TASKS[env_id].gymnasium_id if env_id in TASKS else env_id)
-    n_positions = body.model.nq
+def _draw(env_id: str, states: NDArray[Any]) -> NDArray[np.uint8]:
     frames = []
-    for state in states:
-        body.set_state(state[:n_positions], state[n_positions:])
-        try:
+    try:
+        with warnings.catch_warnings():  # GLFW's, about what the error below says
+            warnings.simplefilter("ignore")
+            body = _canvas(TASKS[env_id].gymnasium_id if env_id in TASKS else env_id)
+        for state in states:
+            body.set_state(state[: body.model.nq], state[body.model.nq :])
             frames.append(body.render())
-        except Exception as error:  # a renderer may raise anything
-            reason = str(error).strip().split("\n")[0].rstrip(".")
-            raise EnvError(
-                f"{env_id} cannot be drawn ({reason or type(error).__name__}): install a renderer that needs no "
-                "display (Debian: apt-get install libegl1), or set MUJOCO_GL to glfw, egl or osmesa."
-            ) from error
+    except Exception as error:  # a renderer may raise anything
+        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+        raise EnvError(
+            f"{env_id} cannot be drawn ({reason}): install a renderer that needs no display (Debian: apt-get install "
+            "libegl1), and unset MUJOCO_GL or let it name one: egl, osmesa or, with a display, glfw."
+        ) from error
     return np.stack(frames)

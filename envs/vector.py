@@ -45,6 +45,11 @@ class PreferenceVecEnv(VectorEnv):
         """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""
         raise NotImplementedError
 
+    @property
+    def states(self) -> NDArray[np.float32]:
+        """What `draw_states` makes pictures of, (N, info.state_size): positions and velocities of MuJoCo's bodies."""
+        return np.zeros((self.num_envs, 0), np.float32)
+
     def _seed_for_reset(self, seed: int | None) -> int | None:
         """The seed that a reset uses: the caller's, or the constructor's the first time."""
         chosen = self._first_seed if seed is None else seed

@@ -204,7 +204,10 @@ def gallery(run: Run, scored: Scored) -> tuple[list[Clip], list[Clip]]:
             return found
 
         half = min(GALLERY, len(order) // 2)
-        return clips(order[::-1][:half]), clips(order[:half])
+        try:
+            return clips(order[::-1][:half]), clips(order[:half])
+        except EnvError as error:  # a body must be drawn first
+            raise Missing(str(error)) from error
 
 
 def played_episode(run: Run) -> EpisodePlayed:

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from envs import EnvError, env_info, make_env, make_vec_env
+from a2c.crew import Arena
+from a2c.model import Policy
+from a2c.runner import Rollout, Runner
+from envs import EnvError, draw_states, env_info, make_env, make_vec_env
 from envs.bodies import TASKS
+from pref_db import Choice, Comparison, PrefDB, Segment, decode_frames, decode_view, draw_with
+from tests.test_run import one_sentence, run
 
 # Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
 Formula = Callable[[Any, float, np.ndarray], float]
@@ -114,3 +121,52 @@ def test_unmodified_bodies_are_gymnasiums_own(env_id: str) -> None:
             done = bool(terminated[1] or truncated[1])
             ends += done
     assert ends >= 2
+
+
+def segments(env_id: str, n_steps: int) -> list[Segment]:
+    """Of two environments in which an untrained policy acts, with an episode of the first kept as it goes."""
+    info = replace(env_info(env_id), segment_length=10)
+    policy = Policy(info, "nature")
+    rollout = Rollout.allocate(info, n_steps, 2, Arena(), policy.channels_last)
+    with closing(make_vec_env(env_id, 2, seed=0)) as env:
+        runner = Runner(env, info, policy, rollout, 0, watch=True, record=False)
+        _, found = runner.collect(), runner.cut(policy_step=0)
+        np.testing.assert_array_equal(decode_view(found[0].view or b""), rollout.states[:10, 0])
+        runner.collect()  # which overwrites the rollout's arrays, but not what the segments hold
+        np.testing.assert_array_equal(found[0].observations[0, :2], np.cos(decode_view(found[0].view or b"")[0, :2]))
+        return found
+
+
+def test_a_clip_is_drawn_from_states_when_it_is_asked_about_and_stored_so(tmp_path: Path) -> None:
+    a, b = segments("Reacher", 10)
+    assert not a.is_drawn and len(a.view or b"") < 2000
+    draw_with(draw_states)
+    try:
+        frames = a.frames()
+    except EnvError as error:
+        pytest.skip(str(error))
+    assert frames.shape == (10, 240, 240, 3) and frames.std() > 10
+    assert not np.array_equal(frames[0], frames[-1]) and not np.array_equal(frames, b.frames())
+    np.testing.assert_array_equal(frames, a.frames())
+    PrefDB.create(tmp_path / "prefs.db", "Reacher-v1", 10).close()
+    with closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        db.add_segments([a, b])
+        assert db.segment(a.id).view == a.view, "nothing is drawn before anybody asks"
+        pair = Comparison(db.segment(a.id), db.segment(b.id), flip=False).drawn()
+        assert pair.is_drawn and pair.a.id == a.id
+        db.add_answers([(pair, Choice.A)], teacher="human")
+        np.testing.assert_array_equal(decode_frames(db.segment(a.id).view or b""), frames)
+        db.add_segments([a])
+        assert db.segment(a.id).is_drawn, "what was drawn stays"
+
+
+def test_states_of_another_body_are_refused_in_one_sentence() -> None:
+    with pytest.raises(EnvError, match=r"^Reacher-v1 is drawn from states of 8 numbers, not of 12: [^\n]+\.$"):
+        draw_states("Reacher", np.zeros((3, 12), np.float32))
+
+
+def test_people_are_not_asked_about_bodies_that_cannot_be_drawn(tmp_path: Path) -> None:
+    words = ("train_policy_with_preferences", "Reacher", "--ui", "terminal")
+    result = run(tmp_path, *words, status=2, MUJOCO_GL="glfw", DISPLAY="", WAYLAND_DISPLAY="")
+    message = one_sentence(result.stderr)
+    assert message.startswith("run.py: Reacher-v1 cannot be drawn (") and "apt-get install libegl1" in message
