@@ -26,6 +26,7 @@ CORES_PER_RUN = 2
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
 PONG = "PongNoFrameskip-v4"
 PAPERS_LENGTH = ("--million_timesteps", "50")
+BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,20 @@ def _quick(million_timesteps: int) -> tuple[str, ...]:
 
 def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
     return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
+
+
+def _bodies() -> dict[str, Experiment]:
+    """The paper's MuJoCo tasks on their own reward and on labels, and Gymnasium's own on theirs."""
+    found = {}
+    for task, n_labels in BODIES_LABELS.items():
+        name, env_id = task.lower(), f"{task}-v1"
+        found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", _with_labels(env_id, n_labels))
+        found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id))
+    for env_id in ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"):
+        length = ("--million_timesteps", "1")
+        title = f"Gymnasium's {env_id}, unmodified, on its own reward"
+        found[f"{env_id.lower()}-true"] = Experiment(title, (TRUE_REWARD, env_id, *length))
+    return found
 
 
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
@@ -80,6 +95,7 @@ EXPERIMENTS = {
     "ablation-no-segments": Experiment(
         "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
     ),
+    **_bodies(),
 }
 
 
