@@ -18,7 +18,7 @@ from torch import Tensor
 import checkpoint
 import networks
 from a2c.config import PolicyConfig
-from a2c.crew import CREW_BROKEN, Arena, Crew, share
+from a2c.crew import ALONE, CREW_BROKEN, Arena, Crew, share
 from a2c.demonstrations import Demonstrations, clone
 from a2c.evaluation import Evaluator
 from a2c.exploration import StateEntropy
@@ -271,7 +271,9 @@ class PolicyWorker:
             rollout.returns[:] = rollout.advantages + rollout.values
             update = ppo_update if config.algo == "ppo" else a2c_update
             batch = Batch.of(rollout, observations, self.policy.device)
-            return update(self.policy, self.optimizer, batch, config, self.crew)
+            # A minibatch of vectors is done sooner than the others could be told of their shares.
+            crew = self.crew if self.info.kind == "pixels" else ALONE
+            return update(self.policy, self.optimizer, batch, config, crew)
 
     def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
         """(T, N) advantages for these rewards (T, N)."""
@@ -423,7 +425,8 @@ def run_worker(
         spec: builds this process's copy of the reward predictor; None to learn from the true reward.
         worker_arguments: the remaining arguments of `PolicyWorker`.
     """
-    torch.set_num_threads(n_threads)
+    # The networks of vectors are too small for threads to meet in.
+    torch.set_num_threads(n_threads if env_info(worker_arguments["env_id"]).kind == "pixels" else 1)
     worker = PolicyWorker(rewarder=spec.build() if spec else None, channels=channels, **worker_arguments)
     try:
         while not channels.stop.is_set() and not worker.finished:
