@@ -153,7 +153,7 @@ def test_the_last_full_episode_is_written_for_the_page_and_not_too_often(tmp_pat
     episodes = EpisodeFile(tmp_path)
     for n_frames in (9, 5):
         frames = tuple(encode_frames(frame[None]) for frame in segment(0).frames()[:n_frames])
-        episodes.offer(Episode(frames, -21.0, 15.0))
+        episodes.offer(Episode(DOT, frames, -21.0, 15.0))
     episodes.close()
     with av.open(str(tmp_path / EPISODE)) as film:
         assert sum(1 for _ in film.decode(video=0)) == 9
