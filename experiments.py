@@ -48,6 +48,11 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
     return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
 
 
+def _trick(env_id: str, teacher: str, n_labels: int) -> tuple[str, ...]:
+    """A teacher of examples/circus.py gives so many labels."""
+    return (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels))
+
+
 def _bodies() -> dict[str, Experiment]:
     """The paper's MuJoCo tasks on their own reward and on labels, and Gymnasium's own on theirs."""
     found = {}
@@ -96,6 +101,13 @@ EXPERIMENTS = {
         "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
     ),
     **_bodies(),
+    # As many labels as the paper's people gave (section 3.2), where it has the trick.
+    "circus-backflip": Experiment("Hopper turns backflips, 900 labels", _trick("Hopper-v1", "backflip", 900)),
+    "circus-one-leg": Experiment("HalfCheetah runs on one leg, 800", _trick("HalfCheetah-v1", "on_one_leg", 800)),
+    "circus-ballet": Experiment("Walker stands on one leg, 800", _trick("Walker-v1", "ballet", 800)),
+    "circus-reacher": Experiment(
+        "Reacher keeps away from its target, 300", _trick("Reacher-v1", "away_from_the_target", 300)
+    ),
 }
 
 

@@ -1,0 +1,91 @@
+"""Tricks that no environment rewards: teachers that score what they see, and a check that a trick was done.
+
+python run.py reproduce circus-backflip     # or any other of the circus
+
+Each teacher takes a segment of T steps and returns one number for each, (T,); bodies are read from what the policy
+observes, which is without noise here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.mujoco import make_body
+from pref_db import Segment
+
+Floats = NDArray[np.floating[Any]]
+
+# Where in the observations of Hopper and Walker, and of HalfCheetah, these are.
+HEIGHT, ANGLE = 0, 1  # of the torso: metres; radians, forward
+HOPPER_VELOCITY, HOPPER_ROTATION = 5, 7  # metres per second, radians per second forward
+CHEETAH_VELOCITY = 8
+WALKER_VELOCITY = 8
+REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
+STANDING = 0.9  # height of a torso that is not lying, metres
+
+
+def backflip(segment: Segment) -> Floats:
+    """Hopper: turning backwards, the faster and the higher above the ground the better."""
+    seen = segment.observations
+    return -seen[:, HOPPER_ROTATION] * (0.3 + seen[:, HEIGHT].clip(0, 2)) - 0.1 * np.abs(seen[:, HOPPER_VELOCITY])
+
+
+def away_from_the_target(segment: Segment) -> Floats:
+    """Reacher the wrong way: the fingertip's distance from the target."""
+    return np.linalg.norm(segment.observations[:, REACHER_GAP], axis=1)
+
+
+def on_one_leg(segment: Segment) -> Floats:
+    """HalfCheetah: forward on the hind leg, with the front foot in the air."""
+    front = heights("HalfCheetah-v5", ("ffoot",), segment.observations[:, :8])[:, 0]
+    return segment.observations[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front.clip(0, 0.6)
+
+
+def ballet(segment: Segment) -> Floats:
+    """Walker: upright on one leg with the other foot raised, in its place."""
+    seen = segment.observations
+    right, left = heights("Walker2d-v5", ("foot", "foot_left"), seen[:, :8]).T
+    raised = np.abs(right - left).clip(0, 0.8)
+    return 2 * raised + np.cos(seen[:, ANGLE]) + seen[:, HEIGHT].clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
+
+
+def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Floats:
+    """How high parts of a flat body are, (T, parts), from all joint positions but the first, (T, nq - 1)."""
+    import mujoco
+
+    body, data = _simulation(gymnasium_id)
+    found = np.zeros((len(positions), len(parts)))
+    for t, position in enumerate(positions):
+        data.qpos[1:] = position
+        mujoco.mj_kinematics(body.model, data)
+        found[t] = [data.body(part).xpos[2] for part in parts]
+    return found
+
+
+@cache
+def _simulation(gymnasium_id: str) -> Any:
+    """A body and a simulation of it, to be put into poses."""
+    import mujoco
+
+    body = make_body(gymnasium_id)
+    return body, mujoco.MjData(body.model)
+
+
+def count_backflips(angles: Floats, torso_heights: Floats) -> int:
+    """How many whole turns backwards of an episode (T,) ended on the foot: upright to half a radian, and not lying.
+
+    Args:
+        angles: of the torso, radians forward, adding up over turns.
+        torso_heights: metres.
+    """
+    flips, start = 0, float(angles[0])
+    for angle, height in zip(angles, torso_heights, strict=True):
+        start = max(start, float(angle))  # what it turned forwards it has to turn back first
+        turned = start - angle
+        if turned >= 2 * np.pi - 0.5 and abs((angle + np.pi) % (2 * np.pi) - np.pi) < 0.5 and height > STANDING:
+            flips, start = flips + 1, float(angle)
+    return flips

@@ -1,0 +1,69 @@
+"""The circus's teachers prefer their trick to the ordinary thing, in poses and motions whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from envs import env_info
+from examples import circus
+from pref_db import Segment
+
+
+def segment(env_id: str, observations: np.ndarray) -> Segment:
+    info = env_info(env_id)
+    assert observations.shape[1:] == info.observation_shape
+    steps, actions = len(observations), info.action_dim
+    assert actions is not None
+    return Segment(
+        env_id,
+        observations.astype(np.float32),
+        np.zeros((steps, actions), np.float32),
+        np.zeros(steps, np.float32),
+        stack=1,
+        policy_step=0,
+        seed=0,
+        fps=20.0,
+    )
+
+
+def poses(env_id: str, **values: float) -> Segment:
+    """Five steps in one pose: numbers of the observation by place, such as o1=0.5."""
+    observations = np.zeros((5, *env_info(env_id).observation_shape))
+    for place, value in values.items():
+        observations[:, int(place[1:])] = value
+    return segment(env_id, observations)
+
+
+STANDING = {"o0": 1.25}
+
+
+@pytest.mark.parametrize(
+    ("teacher", "trick", "ordinary"),
+    [
+        (circus.backflip, poses("Hopper-v1", o0=1.5, o7=-6), poses("Hopper-v1", **STANDING, o5=2)),
+        (circus.backflip, poses("Hopper-v1", o0=1.5, o7=-6), poses("Hopper-v1", o0=1.5, o7=6)),
+        (circus.backflip, poses("Hopper-v1", o0=1.5, o7=-6), poses("Hopper-v1", o0=0.2, o7=-6)),
+        (circus.away_from_the_target, poses("Reacher-v1", o8=0.2, o9=0.2), poses("Reacher-v1", o8=0.01)),
+        (circus.on_one_leg, poses("HalfCheetah-v1", o0=0.1, o1=-0.9, o8=2), poses("HalfCheetah-v1", o8=2)),
+        (circus.on_one_leg, poses("HalfCheetah-v1", o0=0.1, o1=-0.9, o8=2), poses("HalfCheetah-v1", o0=0.1, o1=0.9)),
+        (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2, o3=-0.5), poses("Walker-v1", **STANDING)),
+        (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2, o3=-0.5), poses("Walker-v1", **STANDING, o8=3)),
+        (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2), poses("Walker-v1", o0=0.2, o1=1.5, o2=-1.2)),
+    ],
+)
+def test_a_trick_is_worth_more(teacher: Callable[[Segment], np.ndarray], trick: Segment, ordinary: Segment) -> None:
+    assert teacher(trick).shape == (5,)
+    assert teacher(trick).sum() > teacher(ordinary).sum() + 0.5
+
+
+def test_only_whole_turns_backwards_that_end_on_the_foot_are_backflips() -> None:
+    turn = np.linspace(0, -2 * np.pi, 40)
+    up = np.full(40, 1.3)
+    assert circus.count_backflips(turn, up) == 1
+    assert circus.count_backflips(np.concatenate([turn, turn - 2 * np.pi]), np.tile(up, 2)) == 2
+    assert circus.count_backflips(-turn, up) == 0, "forwards"
+    assert circus.count_backflips(np.concatenate([turn[:25], turn[24::-1]]), np.full(50, 1.3)) == 0, "half and back"
+    assert circus.count_backflips(turn, np.linspace(1.3, 0.2, 40)) == 0, "it lies"
