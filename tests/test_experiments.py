@@ -13,6 +13,7 @@ import config
 import experiments
 from experiments import EXPERIMENTS, Experiment, is_done, reproduce
 from processes import UserError
+from report import figures
 
 TINY = Experiment(
     "a trial",
@@ -33,6 +34,7 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    monkeypatch.setattr(figures, "DPI", 40)  # drawing them takes most of a report's time
     assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
     runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
     assert all(is_done(run) for run in runs)
