@@ -12,7 +12,7 @@ import torch
 import tyro
 
 import checkpoint
-from a2c.config import PPO_DEFAULTS, PolicyConfig
+from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
 from envs import env_info
 from pref_interface import PrefsConfig
 from processes import UserError
@@ -164,7 +164,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
-        values |= PPO_DEFAULTS if algo == "ppo" else {}
+        values |= ALGORITHMS_DEFAULTS[algo]
     elif info.action_dim and "lr" in tuned and first.policy.million_timesteps != PolicyConfig().million_timesteps:
         values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
     if first.policy.load_policy_ckpt_dir:
@@ -229,6 +229,7 @@ def validate(config: RunConfig) -> None:
     positive = {
         "million_timesteps": policy.million_timesteps,
         "lr": policy.lr,
+        "max_kl": policy.max_kl,
         "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
         "reward_std": predictor.reward_std,
     }
@@ -276,6 +277,8 @@ def validate(config: RunConfig) -> None:
         )
     if policy.n_envs * policy.n_steps < policy.ppo_minibatches and policy.algo == "ppo":
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
+    if policy.algo == "trpo" and env_info(config.env_id).kind == "pixels":
+        raise UserError(f"--algo trpo learns from vectors, and {config.env_id} shows pixels; give --algo ppo.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:

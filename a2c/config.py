@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Algo = Literal["a2c", "ppo"]
+Algo = Literal["a2c", "ppo", "trpo"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class PolicyConfig:
     """Policy training; the defaults are the paper's for Atari (appendix A.2), where it names them."""
 
     algo: Algo = "a2c"
-    """Update rule: n-step A2C (the paper's) or PPO on the same rollouts."""
+    """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; for vectors alone)."""
     n_envs: int = 16
     """Environments that run side by side."""
     million_timesteps: float = 10.0
@@ -21,7 +21,7 @@ class PolicyConfig:
     n_steps: int = 5
     """Agent steps of each environment per update."""
     lr: float = 7e-4
-    """Learning rate of the policy at the start."""
+    """Learning rate of the policy at the start; with TRPO that of its value function."""
     lr_zero_million_timesteps: float = 80.0
     """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant."""
     ent_coef: float = 0.01
@@ -40,6 +40,8 @@ class PolicyConfig:
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8
     """Minibatches per pass (PPO only)."""
+    max_kl: float = 0.01
+    """Bound on the mean KL divergence between the policies before and after an update, in nats (TRPO only)."""
     normalise_pixels: bool = True
     """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are; vectors, to
     those of all steps so far."""
@@ -72,3 +74,12 @@ PPO_DEFAULTS: dict[str, object] = {
     "lr_zero_million_timesteps": 20.0,
     "gae_lambda": 0.95,
 }
+# And with `--algo trpo`: the learning rate of OpenAI's baselines, the paper's lambda on MuJoCo, and rollouts as long as
+# PPO's, for the policy takes one step for each.
+TRPO_DEFAULTS: dict[str, object] = {
+    "n_steps": 128,
+    "lr": 1e-3,
+    "lr_zero_million_timesteps": 0.0,
+    "gae_lambda": 0.97,
+}
+ALGORITHMS_DEFAULTS: dict[Algo, dict[str, object]] = {"a2c": {}, "ppo": PPO_DEFAULTS, "trpo": TRPO_DEFAULTS}

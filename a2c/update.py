@@ -1,4 +1,4 @@
-"""The two update rules, on the same rollouts: A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017)."""
+"""Two update rules, on the same rollouts: A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017). The third: `trpo`."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def _rows(x: Tensor, indices: Tensor) -> Tensor:
 
 
 def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
-    """RMSProp for A2C, as in the paper; Adam for PPO."""
+    """RMSProp for A2C, as in the paper; Adam for PPO, and for the critic of TRPO."""
     params = list(policy.parameters())
-    if config.algo == "ppo":
+    if config.algo in ("ppo", "trpo"):
         return Adam(params, lr=config.lr, eps=1e-5, fused=True)
     return RMSProp(params, lr=config.lr)
 

@@ -26,10 +26,12 @@ from a2c.follower import Shared
 from a2c.model import Policy
 from a2c.returns import ReturnScale, advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
+from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from channels import Channels, Report, offer
 from envs import EnvInfo, env_info, make_vec_env
 
+UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
 NOTICED_SECONDS = 10.0  # ample for the main process to see that a child has died
 
@@ -269,11 +271,10 @@ class PolicyWorker:
         with self.runner.stopwatch.part("update"):
             rollout.advantages[:] = self._advantages(rollout, rewards)
             rollout.returns[:] = rollout.advantages + rollout.values
-            update = ppo_update if config.algo == "ppo" else a2c_update
             batch = Batch.of(rollout, observations, self.policy.device)
             # A minibatch of vectors is done sooner than the others could be told of their shares.
             crew = self.crew if self.info.kind == "pixels" else ALONE
-            return update(self.policy, self.optimizer, batch, config, crew)
+            return UPDATES[config.algo](self.policy, self.optimizer, batch, config, crew)
 
     def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
         """(T, N) advantages for these rewards (T, N)."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import checkpoint
-from a2c.config import PPO_DEFAULTS, PolicyConfig
+from a2c.config import PPO_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
 from checkpoint import CheckpointError
 from config import MODES, RunConfig, parse
 from envs import EnvError, env_info
@@ -137,6 +137,14 @@ def test_continuous_control_has_ppo_unless_another_algorithm_is_named() -> None:
     assert train(CARTPOLE).policy.algo == "a2c"
 
 
+def test_trpo_has_defaults_of_its_own_and_is_for_vectors_alone() -> None:
+    for env_id in (CARTPOLE, "Hopper-v5"):
+        given = settings(train(env_id, "--algo", "trpo", "--max_kl", "0.001"))
+        assert {name: given[name] for name in TRPO_DEFAULTS} == TRPO_DEFAULTS and given["max_kl"] == 0.001
+    with pytest.raises(UserError, match=f"{PONG} shows pixels; give --algo ppo"):
+        train(PONG, "--algo", "trpo")
+
+
 def test_an_environment_may_be_named_in_short() -> None:
     assert train("Hopper").env_id == "Hopper-v1" and train("Hopper") == train("Hopper-v1")
 
@@ -255,6 +263,8 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("million_timesteps", "inf"),
         ("lr", "0"),
         ("lr", "nan"),
+        ("max_kl", "0"),
+        ("max_kl", "inf"),
         ("reward_predictor_learning_rate", "-1"),
         ("reward_std", "0"),
         ("gamma", "1.01"),
