@@ -17,6 +17,7 @@ import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, PreferenceGatherer
+from ordering import OrderingQueries
 from person import Ui
 from pref_db import Comparison, PrefDB, Segment
 from teachers import SyntheticTeacher, synthetic_teacher
@@ -37,7 +38,7 @@ NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
 # What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
 MOMENTS, SQUARES = 5, 7
 CENTRES = 1000  # newest pairs asked, from which the next is to be far
-QuerySelection = Literal["random", "disagreement", "entropy", "newest", "k_center"]
+QuerySelection = Literal["random", "disagreement", "entropy", "newest", "k_center", "ordering"]
 LabelSchedule = Literal["paper", "exponential", "constant"]
 
 
@@ -76,8 +77,8 @@ class PrefsConfig:
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "random"
     """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
-    least sure; any of the newest tenth of the segments; or of ten, the one that looks least like all that were asked
-    (B-Pref's greedy k-center)."""
+    least sure; any of the newest tenth of the segments; of ten, the one that looks least like all that were asked
+    (B-Pref's greedy k-center); or those by which segments are put in order."""
     label_schedule: LabelSchedule = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
     exponential one, or evenly."""
@@ -192,11 +193,13 @@ class PrefInterface:
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
         self._centres: deque[np.ndarray] = deque(maxlen=2 * CENTRES)  # of each pair asked, both ways round
+        orders = config.query_selection == "ordering"
+        self.ordering = OrderingQueries(db, self.asked, config.max_segs, self.rng) if orders else None
         self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
         channels.n_labels.value = self.n_labels
         self._all_asked = False
         # Pairs whose clips are being drawn, which takes a second, in a thread: a person's screen must not stand still.
-        self._drawing: deque[Future[Comparison]] = deque()
+        self._drawing: dict[str, Future[Comparison]] = {}  # by the comparison's id
         self._artist = ThreadPoolExecutor(1, "drawing")
         self._said_end = False
         self._told, self._status = -math.inf, ""
@@ -314,12 +317,19 @@ class PrefInterface:
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)
-        comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
+        if self.ordering is not None:
+            pending = {*self.gatherer.pending, *self._drawing}
+            comparisons = self.ordering.choose(self.pool, pending, n, self._oldest)
+            self._all_asked = n > 0 and not comparisons and not n_open
+        else:
+            comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
         if person:
-            self._drawing += [self._artist.submit(pair.drawn) for pair in comparisons if not pair.is_drawn]
+            self._drawing |= {pair.id: self._artist.submit(pair.drawn) for pair in comparisons if not pair.is_drawn}
             comparisons = [pair for pair in comparisons if pair.is_drawn]
-            while self._drawing and self._drawing[0].done():
-                comparisons.append(self._drawing.popleft().result())
+            for id, drawing in list(self._drawing.items()):
+                if drawing.done():
+                    comparisons.append(drawing.result())
+                    del self._drawing[id]
         if comparisons:
             self.gatherer.submit(comparisons)
         return bool(comparisons)
@@ -328,6 +338,8 @@ class PrefInterface:
         """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
         if not answered:
             return False
+        if self.ordering is not None:
+            self.ordering.learn(answered)
         self.n_labels = self.channels.n_labels.value = self.db.n_labels()
         if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
             self.n_answers = self.db.n_answers()
@@ -363,8 +375,13 @@ class PrefInterface:
         steps = self.channels.agent_steps.value
         numbers = {"labels": self.n_labels, "goal": self.goal, "agent_steps": steps, "clips": len(self.pool)}
         self.gatherer.tell(status, numbers)
-        if self.training and len(self.pool) == self.pool.maxlen:
-            self.gatherer.withdraw(self.pool[0].policy_step)
+        if self._oldest:
+            self.gatherer.withdraw(self._oldest)
+
+    @property
+    def _oldest(self) -> int:
+        """The policy step before which segments are too old to be asked about; 0 while new ones are few."""
+        return self.pool[0].policy_step if self.training and len(self.pool) == self.pool.maxlen else 0
 
     def close(self) -> None:
         """Closes the windows and the store."""

@@ -1,0 +1,189 @@
+"""The query strategy `ordering`: compared segments stand in one order, in which a new one is asked its place.
+
+A segment is compared with the one in the middle of where it may belong, then in the middle of the half that the answer
+leaves, so that about log2 n questions rank each of n: the walk down a search tree that is always balanced. The order
+is a function of the answers alone, so that answers may come late, in any sequence and from several people, and a
+resumed run reads it anew from its store. After rl-teacher-atari, which keeps its segments in a red-black tree.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from gatherers import Answered
+from pref_db import Choice, Comparison, PrefDB, Segment
+
+MAX_INCOMPARABLE = 2  # answers of that kind after which a segment is given up
+REVERSED = {Choice.A: Choice.B, Choice.B: Choice.A}
+
+
+class Ordering:
+    """Segments by their ids in groups of equals, worst first, as the answers so far tell; no more than `limit` of them.
+
+    An answer that contradicts what earlier ones say of a segment's place changes nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.groups: list[list[str]] = []
+        self._rank: dict[str, int] = {}  # of each segment that has its place, its group
+        # Of each segment that was asked about, oldest first: with whom, and what the answer was if it is A.
+        self._answers: dict[str, dict[str, Choice]] = {}
+
+    def __contains__(self, segment: str) -> bool:
+        return segment in self._rank
+
+    def was_answered(self, a: str, b: str) -> bool:
+        """Whether this pair's answer is known."""
+        return b in self._answers.get(a, ())
+
+    def learn(self, a: str, b: str, choice: Choice) -> None:
+        """Takes in an answer, by which one of the two may find its place, and others after it."""
+        self._answers.setdefault(a, {})[b] = choice
+        self._answers.setdefault(b, {})[a] = REVERSED.get(choice, choice)
+        if not self.groups and choice != Choice.INCOMPARABLE:
+            self._insert(b, 0, is_new_group=True)
+        self._place([a, b])
+        while len(self._answers) > self.limit:
+            self._forget(next(iter(self._answers)))
+
+    def given_up(self, segment: str) -> bool:
+        """Whether people could not compare it too often."""
+        answers = self._answers.get(segment, {}).values()
+        return sum(choice == Choice.INCOMPARABLE for choice in answers) >= MAX_INCOMPARABLE
+
+    def unplaced(self) -> Iterator[str]:
+        """Segments that were compared with some in the order and have no place yet, oldest first."""
+        for segment, answers in self._answers.items():
+            if segment not in self._rank and any(other in self._rank for other in answers):
+                yield segment
+
+    def opponents(self, segment: str) -> Iterator[str]:
+        """Whom to compare a segment with next, the best first: from the middle of where it may belong outwards."""
+        self._place([segment])  # what stood between its neighbours may have been forgotten
+        if segment in self._rank:
+            return
+        low, high = self._bounds(segment)
+        middle = (low + high) // 2
+        for rank in sorted(range(low + 1, high), key=lambda rank: abs(rank - middle)):
+            yield from self.groups[rank]
+
+    def _bounds(self, segment: str) -> tuple[int, int]:
+        """The groups between which it belongs, -1 and their number for the ends; twice the same one for its equals'."""
+        low, high = -1, len(self.groups)
+        for other, choice in self._answers.get(segment, {}).items():
+            rank = self._rank.get(other)
+            if rank is None or not low < rank < high or choice == Choice.INCOMPARABLE:
+                continue
+            if choice == Choice.EQUAL:
+                return rank, rank
+            low, high = (rank, high) if choice == Choice.A else (low, rank)
+        return low, high
+
+    def _place(self, segments: Sequence[str]) -> None:
+        """Gives those their place whose answers tell it, and then those that were compared with them."""
+        waiting = list(segments)
+        while waiting:
+            segment = waiting.pop()
+            if segment in self._rank or not self.groups:
+                continue
+            low, high = self._bounds(segment)
+            if high - low <= 1:
+                self._insert(segment, high, is_new_group=high > low)
+                waiting += self._answers.get(segment, ())
+
+    def _insert(self, segment: str, rank: int, *, is_new_group: bool) -> None:
+        if is_new_group:
+            self.groups.insert(rank, [])
+        self.groups[rank].append(segment)
+        self._number()
+
+    def _forget(self, segment: str) -> None:
+        for other in self._answers.pop(segment):
+            del self._answers[other][segment]
+        if segment in self._rank:
+            group = self.groups[self._rank[segment]]
+            group.remove(segment)
+            if not group:
+                self.groups.remove(group)
+            self._number()
+
+    def _number(self) -> None:
+        self._rank = {segment: rank for rank, group in enumerate(self.groups) for segment in group}
+
+
+class OrderingQueries:
+    """Chooses the pairs by which segments find their places; several are on their way at once.
+
+    Args:
+        asked: ids of the comparisons that were asked before; those that are chosen are added.
+        limit: segments that the order holds.
+    """
+
+    def __init__(self, db: PrefDB, asked: set[str], limit: int, rng: np.random.Generator) -> None:
+        self.db, self.asked, self.limit, self.rng = db, asked, limit, rng
+        self._open: dict[str, str] = {}  # comparison id -> the segment that waits for its answer
+        self.order = self._read()
+
+    def learn(self, answered: Iterable[Answered]) -> None:
+        """Takes in what was answered or taken back."""
+        for one in answered:
+            a, b = self._pair(one.comparison_id)
+            if one.choice is None or self.order.was_answered(a, b):
+                self.order = self._read()
+            else:
+                self.order.learn(a, b, one.choice)
+
+    def choose(self, pool: Iterable[Segment], pending: Collection[str], n: int, oldest: int = 0) -> list[Comparison]:
+        """Up to n pairs that were not asked before: segments on their way first, then any others of the pool.
+
+        Args:
+            pending: ids of the comparisons that are open, whose segments wait.
+            oldest: policy step; segments of before are given up on their way, but others are compared with them.
+        """
+        if n < 1:
+            return []
+        self._open = {id: self._open.get(id) or self._pair(id)[0] for id in pending}
+        if not self.order.groups:  # the first answer gives the order its beginning
+            n = 0 if pending else 1
+        waiting, chosen = set(self._open.values()), list[Comparison]()
+        segments = list(pool)
+        in_pool = {segments[i].id: segments[i] for i in self.rng.permutation(len(segments))}
+        for segment in itertools.chain(list(self.order.unplaced()), in_pool):
+            if len(chosen) == n:
+                break
+            if segment in waiting or segment in self.order or self.order.given_up(segment):
+                continue
+            if segment not in in_pool and self._policy_step(segment) < oldest:
+                continue
+            others = self.order.opponents(segment) if self.order.groups else iter(in_pool)
+            comparison_of = functools.partial(Comparison.id_of, segment)
+            other = next((one for one in others if one != segment and comparison_of(one) not in self.asked), None)
+            if other is not None:
+                a, b = (in_pool.get(id) or self.db.segment(id) for id in (segment, other))
+                chosen.append(Comparison(a, b, flip=bool(self.rng.integers(2))))
+                waiting.add(segment)
+                self._open[chosen[-1].id] = segment
+                self.asked.add(chosen[-1].id)
+        return chosen
+
+    def _read(self) -> Ordering:
+        """The order by the answers that the store holds; of several about one pair the newest counts."""
+        newest = {row.comparison_id: (row.a, row.b, row.choice) for row in self.db.answers()}
+        order = Ordering(self.limit)
+        for a, b, choice in newest.values():
+            order.learn(a, b, choice)
+        return order
+
+    def _policy_step(self, segment: str) -> int:
+        step: int = self.db.read("SELECT policy_step FROM segment WHERE id = ?", (segment,))[0][0]
+        return step
+
+    def _pair(self, comparison_id: str) -> tuple[str, str]:
+        """The ids of a stored comparison's segments, the one that waits for its place first."""
+        a, b = self.db.read("SELECT segment_a, segment_b FROM comparison WHERE id = ?", (comparison_id,))[0]
+        return a, b
