@@ -44,9 +44,15 @@ def new_policy(n_actions: int | None) -> Policy:
 def random_batch(policy: Policy) -> Batch:
     observations = torch.randn(SIZE, 3)
     actions, log_probs, values = policy.act(observations.numpy(), policy.noise(SIZE))
-    rows = (torch.from_numpy(column) for column in (actions, log_probs))
     found = torch.randn(SIZE)
-    return Batch(observations, *rows, found, torch.from_numpy(values) + found, torch.ones(SIZE, dtype=torch.bool))
+    return Batch(
+        observations=observations,
+        actions=torch.from_numpy(actions),
+        log_probs=torch.from_numpy(log_probs),
+        advantages=found,
+        returns=torch.from_numpy(values) + found,
+        valid=torch.ones(SIZE, dtype=torch.bool),
+    )
 
 
 def flat(tensors: list[nn.Parameter]) -> Tensor:
