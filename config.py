@@ -160,7 +160,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
     tuned = dict(info.tuned)
     if info.kind == "vector" and asks_for_labels:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
-    algo = first.policy.algo if names_algo else tuned.get("algo", first.policy.algo)
+    algo = str(first.policy.algo if names_algo else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}

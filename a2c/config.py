@@ -82,4 +82,4 @@ TRPO_DEFAULTS: dict[str, object] = {
     "lr_zero_million_timesteps": 0.0,
     "gae_lambda": 0.97,
 }
-ALGORITHMS_DEFAULTS: dict[Algo, dict[str, object]] = {"a2c": {}, "ppo": PPO_DEFAULTS, "trpo": TRPO_DEFAULTS}
+ALGORITHMS_DEFAULTS: dict[str, dict[str, object]] = {"a2c": {}, "ppo": PPO_DEFAULTS, "trpo": TRPO_DEFAULTS}

@@ -93,18 +93,6 @@ def clipped(gradient: Tensor) -> Tensor:
     return gradient * min(1.0, MAX_GRAD_NORM / float(gradient.norm()))
 
 
-@pytest.mark.parametrize("n_actions", [4, None])
-def test_a_rollout_is_laid_flat_decision_by_decision(n_actions: int | None) -> None:
-    """What `Policy.evaluate` gets is a row for each decision, also where an action is several numbers."""
-    rollout = Rollout.allocate(env(n_actions), 2, 5, Arena(), channels_last=False)
-    shape = rollout.actions.shape
-    rollout.actions[:] = np.arange(math.prod(shape)).reshape(shape)
-    rollout.log_probs[:] = np.arange(10).reshape(2, 5)
-    batch = Batch.of(rollout)
-    assert batch.actions.shape == ((10,) if n_actions else (10, 3))
-    assert batch.actions[7].tolist() == rollout.actions[1, 2].tolist() and batch.log_probs[7] == 7
-
-
 def test_rmsprop_follows_tensorflows_formula() -> None:
     rng = np.random.default_rng(0)
     start = rng.normal(size=(4, 2)).astype(np.float32)
