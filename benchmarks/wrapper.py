@@ -34,6 +34,7 @@ from drlhp import HumanPreferencesEnvWrapper, HumanPreferencesSB3VecEnv, HumanPr
 from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.wrapper_everything import picture_of
+from networks import cpu_has_bf16
 from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
 from run_folder import git_revision, machine
 
@@ -74,32 +75,37 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
         predicting = HumanPreferencesVectorEnv(
             ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs), **NOBODY, pretrained_reward_predictor_dir=folder
         )
-        rows: dict[str, tuple[Any, list[float]]] = {
-            "bare": (bare, []),
-            "wrapped": (wrapped, []),
-            "predicting": (predicting, []),
-        }
-        for envs, _ in rows.values():
+        kinds: dict[str, Any] = {"bare": bare, "wrapped": wrapped, "predicting": predicting}
+        took: dict[str, list[float]] = {name: [] for name in kinds}  # ms of a step of all environments
+        used: dict[str, list[float]] = {name: [] for name in kinds}  # ms that the cores computed for it, all together
+        for envs in kinds.values():
             envs.reset(seed=0)
         actions = np.zeros(n_envs, np.int64)
         for _ in range(rounds):
-            for envs, took in rows.values():
-                start = time.perf_counter()
+            for name, envs in kinds.items():
+                start, processor_start = time.perf_counter(), time.process_time()
                 for _ in range(steps):
                     envs.step(actions)
-                took.append((time.perf_counter() - start) / steps * 1000)
-        for envs, _ in rows.values():
+                took[name].append((time.perf_counter() - start) / steps * 1000)
+                used[name].append((time.process_time() - processor_start) / steps * 1000)
+        for envs in kinds.values():
             envs.close()
-    measured: dict[str, Any] = {"n_envs": n_envs, "steps": steps, "rounds": rounds}
-    for name, (_, took) in rows.items():
-        ratios = [mine / base for mine, base in zip(took, rows["bare"][1], strict=True)]
+    measured: dict[str, Any] = {"n_envs": n_envs, "steps": steps, "rounds": rounds, "bfloat16": cpu_has_bf16()}
+    for name in kinds:
         measured[name] = {
-            "ms_per_step": round(statistics.median(took), 3),
-            "lowest": round(min(took), 3),
-            "highest": round(max(took), 3),
-            "overhead": round(statistics.median(ratios) - 1, 4),  # of each round, in which all had the same machine
+            "ms_per_step": round(statistics.median(took[name]), 3),
+            "lowest": round(min(took[name]), 3),
+            "highest": round(max(took[name]), 3),
+            "overhead": over(took[name], took["bare"]),
+            "processor_ms_per_step": round(statistics.median(used[name]), 3),
+            "processor_overhead": over(used[name], used["bare"]),
         }
     record("overhead", measured)
+
+
+def over(mine: list[float], base: list[float]) -> float:
+    """How much more it is, as a share: the median over the rounds, in each of which both had the same machine."""
+    return round(statistics.median(a / b for a, b in zip(mine, base, strict=True)) - 1, 4)
 
 
 def random_steps_until_predicted(env: HumanPreferencesSB3VecEnv, n_labels: int) -> int:

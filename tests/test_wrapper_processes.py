@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
@@ -22,7 +23,11 @@ from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from label_queue import LabelQueue, Lease, Submission
 from pref_db import PrefDB, PrefDBError
+from tests.display import display, focus, xdotool
 
+__all__ = ["display"]  # a fixture
+
+TITLE = "better"  # in that of the window
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 240.0  # seconds; on a machine that does other things
 
@@ -124,6 +129,53 @@ def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_
         while env.pref_db_size.value < 1 and time.monotonic() < deadline:
             env.step(env.action_space.sample())
     assert env.pref_db_size.value == 1 and (env.run_dir / "web" / "token").exists()
+    env.close()
+
+
+@pytest.mark.window
+def test_people_answer_in_a_window_and_close_it_while_the_program_goes_on(tmp_path: Path, display: str) -> None:
+    env = HumanPreferencesEnvWrapper(
+        LampEnv(),
+        train_reward=False,
+        synthetic_prefs=False,
+        obs_transform_func=wrapper_everything.picture_of,
+        segment_length=10,
+        zoom_ratio=2,
+        log_dir=tmp_path,
+    )  # where there is a display, ui="auto" is a window
+    env.reset(seed=0)
+    assert env.run_dir is not None
+
+    def step_until(reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            assert time.monotonic() < deadline
+            if env.step(env.action_space.sample())[3]:
+                env.reset()
+            time.sleep(0.01)  # so that the window's process is not starved of a small machine
+
+    pressed_at = 0.0
+
+    def answered() -> bool:
+        nonlocal pressed_at
+        if time.monotonic() > pressed_at + 5:  # a key in a new pair's first moments is ignored
+            pressed_at = time.monotonic()
+            focus(TITLE)
+            xdotool("key", "Right")
+        return env.pref_db_size.value >= 1
+
+    search = ["xdotool", "search", "--onlyvisible", "--name", TITLE]
+    step_until(lambda: bool(subprocess.run(search, capture_output=True).stdout))
+    step_until(answered)
+    focus(TITLE)
+    xdotool("key", "Escape")
+    step_until(lambda: not subprocess.run(search, capture_output=True).stdout)
+    before = env.segments_collected
+    step_until(lambda: env.segments_collected > before + 2)
+    with contextlib.closing(PrefDB.open(env.run_dir / "prefs.db", read_only=True)) as db:
+        first = next(iter(db.answers()))
+        assert first.teacher == "person" and db.segment(first.a).frames().shape == (10, 192, 192, 3)
+        assert first.choice == ("a" if first.flip else "b")  # the clip on the right
     env.close()
 
 
