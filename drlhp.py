@@ -183,8 +183,7 @@ class HumanPreferencesEnvWrapper(
     def _keep(self, observation: Any) -> None:
         encoder = self.system.observations
         self._observation = observation
-        # Copied: an environment may write its next observation into the same memory.
-        self._before = encoder.encode(np.array([observation]) if encoder.takes_arrays else [observation])
+        self._before = encoder.kept(np.asarray(observation)[None] if encoder.takes_arrays else [observation])
 
     def _views(self) -> np.ndarray | None:
         if not self.system.n_watched or not self.system.collecting:
@@ -264,10 +263,8 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
 
     def _keep(self, observations: Any) -> None:
         encoder = self.system.observations
-        if encoder.takes_arrays:
-            self._before = encoder.encode(np.array(observations))  # copied: it may be written into the same memory
-        else:
-            self._before = encoder.encode(list(iterate(self.env.observation_space, observations)))
+        each = observations if encoder.takes_arrays else list(iterate(self.env.observation_space, observations))
+        self._before = encoder.kept(each)
         if self.system.n_watched:
             self._observations = observations
 

@@ -72,8 +72,8 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
 
     def _keep(self, observations: Any) -> None:
         encoder = self.system.observations
-        each = np.array(observations) if encoder.takes_arrays else list(iterate(self._batched, observations))
-        self._before = encoder.encode(each)
+        each = observations if encoder.takes_arrays else list(iterate(self._batched, observations))
+        self._before = encoder.kept(each)
         self._observations = each if self.system.n_watched else None
 
     def _views(self) -> np.ndarray | None:

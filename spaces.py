@@ -86,6 +86,12 @@ class ObservationEncoder:
             return values.reshape(len(values), -1).astype(np.float32, copy=False)
         return self._resized(self._planes(values))
 
+    def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """`encode`, in memory of its own: an environment may write its next observations where these are."""
+        encoded = self.encode(observations)
+        shared = isinstance(observations, np.ndarray) and np.may_share_memory(encoded, observations)
+        return encoded.copy() if shared else encoded
+
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""
         planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]

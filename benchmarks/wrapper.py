@@ -5,7 +5,10 @@ python benchmarks/wrapper.py moving_dot --seed 0
 python benchmarks/wrapper.py lamp --seed 0
 python benchmarks/wrapper.py leaks
 
-Each puts what it measured into results/wrapper.json, beside what was there of the others.
+python benchmarks/wrapper.py docs
+
+Each puts what it measured into results/wrapper.json, beside what was there of the others. The last one writes the
+tables of that, and of results/against_imitation.json, into docs/wrapper.md.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ from networks import cpu_has_bf16
 from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
 from run_folder import git_revision, machine
 
-RESULT = Path(__file__).resolve().parent.parent / "results" / "wrapper.json"
+ROOT = Path(__file__).resolve().parent.parent
+RESULT, COMPARED = ROOT / "results" / "wrapper.json", ROOT / "results" / "against_imitation.json"
+PAGE, MARKS = ROOT / "docs" / "wrapper.md", ("<!-- measured -->", "<!-- /measured -->")
 NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
 
 
@@ -248,9 +253,69 @@ def _children() -> list[int]:
     return found
 
 
+def words(name: str, measured: dict[str, Any]) -> str:
+    """A measurement as a cell of the table."""
+    if name == "overhead":
+        alone, predicting, bare = measured["wrapped"], measured["predicting"], measured["bare"]
+        return (
+            f"{alone['overhead']:+.1%} of a bare step of {measured['n_envs']} games of Pong "
+            f"({bare['ms_per_step']:.2f} ms), with predictions {predicting['overhead']:+.0%}; of the processor's time "
+            f"{alone['processor_overhead']:+.1%} and {predicting['processor_overhead']:+.0%}"
+        )
+    if name.startswith("leaks"):
+        first, last = list(measured["after"].values())[1], list(measured["after"].values())[-1]
+        kinds = ("processes", "threads", "file_handles", "resident_mb")
+        counts = ", ".join(f"{kind.replace('_', ' ')} {first[kind]} and {last[kind]}" for kind in kinds)
+        return f"after 2 and after {measured['times']} times: {counts}"
+    if name.startswith("moving_dot"):
+        before = f"{measured['labels']} labels, {measured['steps']:,} steps"
+        return f"true reward {measured['true_return']} over {measured['episodes']} episodes; {before}"
+    return (
+        f"true reward {measured['true_return_before']} before and {measured['true_return_after']} after; "
+        f"{measured['labels']} labels, {measured['steps']:,} steps"
+    )
+
+
+def compared() -> list[str]:
+    """The table of the comparison with imitation."""
+    result = json.loads(COMPARED.read_text())
+    lines = [
+        "| task | whose | return by seed | mean | seconds by seed | processor's seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for env_id in sorted({run["env_id"] for run in result["runs"]}):
+        for who in ("ours", "imitation"):
+            runs = [run for run in result["runs"] if (run["who"], run["env_id"]) == (who, env_id)]
+            if not runs:
+                continue
+            returns, seconds = [run["return"] for run in runs], [f"{run['seconds']:.0f}" for run in runs]
+            used = [f"{run['processor_seconds']:.0f}" for run in runs]
+            cells = (env_id, who, ", ".join(map(str, returns)), f"{np.mean(returns):.1f}", ", ".join(seconds))
+            lines.append(f"| {' | '.join(cells)} | {', '.join(used)} |")
+    settings = result["settings"]
+    what = f"{settings['labels']} labels, {settings['steps']:,} steps, rounded up to whole rollouts"
+    return [*lines, "", f"{what}; `python benchmarks/against_imitation.py`, commit {result['git_revision'][:12]}."]
+
+
+def docs() -> None:
+    """Writes the tables into docs/wrapper.md."""
+    results = json.loads(RESULT.read_text())
+    lines = ["| what | measured | command | commit |", "|---|---|---|---|"]
+    for name, measured in results.items():
+        cells = (name, words(name, measured), f"`{measured['command']}`", measured["git_revision"][:12])
+        lines.append(f"| {' | '.join(cells)} |")
+    about = next(iter(results.values()))["machine"]
+    lines += ["", f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}."]
+    if COMPARED.exists():
+        lines += ["", *compared()]
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    PAGE.write_text("\n".join([before + MARKS[0], *lines, MARKS[1] + after]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures the wrapper.")
-    parser.add_argument("what", choices=["overhead", "moving_dot", "lamp", "leaks"])
+    parser.add_argument("what", choices=["overhead", "moving_dot", "lamp", "leaks", "docs"])
     parser.add_argument("--n_envs", type=int, default=16, help="environments (overhead)")
     parser.add_argument("--steps", type=int, help="steps per reading (overhead), of all environments (others)")
     parser.add_argument("--rounds", type=int, default=20, help="readings of each (overhead)")
@@ -265,8 +330,10 @@ def main() -> None:
         moving_dot(given.seed, given.steps or 100_000, given.labels or 500)
     elif given.what == "lamp":
         lamp(given.seed, given.steps or 30_000, given.labels or 100)
-    else:
+    elif given.what == "leaks":
         leaks(given.times, given.mp_context)
+    else:
+        docs()
 
 
 if __name__ == "__main__":

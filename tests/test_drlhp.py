@@ -355,6 +355,7 @@ def test_nan_is_refused_when_it_is_observed() -> None:
 
 def test_stable_baselines3_learns_from_predicted_rewards(tmp_path: Path) -> None:
     stable_baselines3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_checker import check_env as check_env_of_sb3
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     predictor_for(gymnasium.make("CartPole-v1"), tmp_path, "CartPole-v1")
@@ -366,6 +367,7 @@ def test_stable_baselines3_learns_from_predicted_rewards(tmp_path: Path) -> None
     assert rewards.shape == (32, 2) and len(np.unique(rewards)) > 10  # the true ones are all 1
     venv.close()
     single = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings)
+    check_env_of_sb3(single)
     stable_baselines3.A2C("MlpPolicy", single, n_steps=8).learn(32)
     single.close()
 

@@ -75,6 +75,16 @@ def test_vectors_and_what_can_be_laid_flat() -> None:
     assert ObservationEncoder(Discrete(5)).encode([3]).tolist() == [[0, 0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("space", [Box(0, 255, (4, 84, 84), np.uint8), Box(-1, 1, (3,)), COLOUR])
+def test_what_is_kept_stays_when_the_environment_writes_into_its_memory(space: Box) -> None:
+    space.seed(0)
+    observations = np.stack([space.sample(), space.sample()])
+    encoder = ObservationEncoder(space)
+    kept, expected = encoder.kept(observations), encoder.encode(observations.copy())
+    observations[:] = 0
+    np.testing.assert_array_equal(kept, expected)
+
+
 def test_a_transform_picks_the_picture_or_the_vector() -> None:
     space = Dict({"picture": COLOUR, "speed": Box(-1, 1, (2,))})
     state = space.sample()
