@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,7 @@ def compare(steps: int, n_labels: int, episodes: int) -> None:
     result: dict[str, Any] = {"settings": settings, "machine": machine(), "git_revision": git_revision(), "runs": []}
     if RESULT.exists() and json.loads(RESULT.read_text())["settings"] == settings:
         result["runs"] = json.loads(RESULT.read_text())["runs"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # more would wait for each other, over networks so small
     done = {(run["who"], run["env_id"], run["seed"]) for run in result["runs"]}
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
     for env_id in HORIZON:
@@ -119,7 +121,9 @@ def compare(steps: int, n_labels: int, episodes: int) -> None:
             for who, command in scripts.items():
                 if (who, env_id, seed) in done:
                     continue
-                run = subprocess.run([*command, env_id, "--seed", str(seed), *flags], capture_output=True, text=True)
+                run = subprocess.run(
+                    [*command, env_id, "--seed", str(seed), *flags], env=environment, capture_output=True, text=True
+                )
                 if run.returncode:
                     sys.exit(f"{' '.join(command)} failed:\n{run.stderr}")
                 result["runs"].append({"who": who, **json.loads(run.stdout.strip().split("\n")[-1])})
