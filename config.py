@@ -39,7 +39,8 @@ class RunConfig:
     mode: tyro.conf.Positional[Mode]
     """What to do: everything at once, policy training on the true reward, or one stage."""
     env_id: tyro.conf.Positional[str]
-    """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4 or CartPole-v1."""
+    """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
+    Hopper."""
     seed: int = 0
     """Seed of every random generator."""
     run_name: str | None = None

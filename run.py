@@ -433,7 +433,8 @@ USAGE = """usage: python run.py COMMAND ...
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
   --resume RUN                            carry on with a run that was stopped
 
-  ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1, ...
+  ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1,
+       Hopper, Walker, HalfCheetah, Swimmer, Ant, Reacher, ...
   python run.py COMMAND ENV --help        every flag, with the defaults for that environment
 """
 

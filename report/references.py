@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gymnasium
 
 FIGURE_3 = "Christiano et al. 2017, figure 3, read off (about 1 to 2 % of the axis)"
 FIGURE_3_MEAN = f"{FIGURE_3}, mean of 3 runs, at the end (47 to 50 million timesteps)"
 FIGURE_3_HUMAN = f"{FIGURE_3}, one run, at the end"
+FIGURE_2 = "Christiano et al. 2017, figure 2, read off (about 1 to 2 % of the axis)"
+FIGURE_2_MEAN = f"{FIGURE_2}, mean of 5 runs, at the end (20 million timesteps)"
 ZOO = "RL Baselines3 Zoo, benchmark.md, one run of 10 million agent steps"
 ORIGINAL = "mrahtz/learning-from-human-preferences, README and images"
 SHORT_EPISODES = "whole episodes there; here an episode ends after 3,000 frames"
@@ -45,7 +47,38 @@ def _full_enduro(who: str, reward: float, source: str, steps: float, labels: flo
     return Reference(who, reward, source, steps, labels, not_comparable=SHORT_EPISODES)
 
 
+def _bodies(true: float, labels_700: float, labels_1400: float) -> tuple[Reference, ...]:
+    """The paper's on a MuJoCo task, learned with TRPO."""
+    return (
+        Reference("paper, TRPO on the true reward", true, FIGURE_2_MEAN, 20e6, 0, is_target=True),
+        Reference("paper, 700 synthetic labels", labels_700, FIGURE_2_MEAN, 20e6, 700),
+        Reference("paper, 1,400 synthetic labels", labels_1400, FIGURE_2_MEAN, 20e6, 1400),
+    )
+
+
+def _gymnasiums(cleanrl: float | None, tianshou: float) -> tuple[Reference, ...]:
+    """PPO of others on Gymnasium's own MuJoCo task after a million agent steps; these are of its older versions."""
+    found = [Reference("Tianshou PPO", tianshou, "Tianshou, examples/mujoco/README.md", 1e6, 0)]
+    if cleanrl is not None:
+        found.append(Reference("CleanRL PPO", cleanrl, "CleanRL, ppo_continuous_action.md, version 4", 1e6, 0))
+    best = max(found, key=lambda reference: reference.reward)
+    return tuple(replace(reference, is_target=reference is best) for reference in found)
+
+
 REFERENCES: dict[str, tuple[Reference, ...]] = {
+    "Hopper-v1": _bodies(4190, 4510, 4410),
+    "Walker-v1": _bodies(5270, 4850, 5910),
+    "HalfCheetah-v1": _bodies(4210, 4640, 5330),
+    "Swimmer-v1": _bodies(173, 167, 175),
+    "Ant-v1": _bodies(57, -190, 110),
+    "Reacher-v1": _bodies(-1.76, -3.11, -2.39),
+    "InvertedDoublePendulum-v1": _bodies(7390, 7850, 8490),
+    "Hopper-v5": _gymnasiums(2383, 2609),
+    "Walker2d-v5": _gymnasiums(2288, 3589),
+    "HalfCheetah-v5": _gymnasiums(1443, 5784),
+    "Swimmer-v5": _gymnasiums(None, 67),
+    "Reacher-v5": _gymnasiums(None, -4.1),
+    "Ant-v5": _gymnasiums(None, 3258),
     "PongNoFrameskip-v4": (
         _paper("A2C on the true reward", 20.8, 0, FIGURE_3_MEAN, is_target=True),
         _paper("3,300 synthetic labels", 20.5, 3300, f"{FIGURE_3_MEAN}; 20.5 or a little more"),
