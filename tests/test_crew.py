@@ -32,13 +32,13 @@ BREAKOUT = "BreakoutNoFrameskip-v4"
 
 
 @contextmanager
-def leader(folder: Path, config: PolicyConfig, size: int) -> Iterator[PolicyWorker]:
+def leader(folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT) -> Iterator[PolicyWorker]:
     """A worker on the true reward in this process, with the others in theirs."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
-    links, memory = start_crew(children, BREAKOUT, config, size)
+    links, memory = start_crew(children, env_id, config, size)
     flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False}
-    worker = PolicyWorker(BREAKOUT, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
+    worker = PolicyWorker(env_id, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
     try:
         yield worker
     finally:
@@ -79,6 +79,25 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, tmp_path: Path, m
         "Adam's first steps are as long for tiny gradients as for large"
     )
     assert float(moved_by_crew.norm()) == pytest.approx(float(moved.norm()), rel=0.03)
+
+
+def test_a_crew_reads_vectors_by_the_same_running_statistics(tmp_path: Path) -> None:
+    """Its leader alone computes the updates, so all is as without it, but for the last bits of smaller batches."""
+    words = ["train_policy_with_original_rewards", "Reacher"]
+    changes = {"n_envs": 8, "n_steps": 60, "ppo_epochs": 2, "eval_interval_million_timesteps": 0}
+    config = replace(parse(words).policy, **changes)  # type: ignore[arg-type]
+    rollouts, weights = [], []
+    for size in (1, 2):
+        with leader(tmp_path / str(size), config, size, "Reacher-v1") as worker:
+            for _ in range(3):
+                worker.step()
+            rollouts.append({name: array.copy() for name, array in vars(worker.runner.rollout).items()})
+            weights.append(flat(worker))
+            assert worker.policy.statistics is not None and int(worker.policy.statistics.count) == 3 * 60 * 8
+    assert rollouts[0]["states"][:, 7].any()
+    for name in ("observations", "actions", "states", "true_rewards", "values", "log_probs", "advantages"):
+        np.testing.assert_allclose(rollouts[0][name], rollouts[1][name], atol=2e-3, err_msg=name)
+    torch.testing.assert_close(*weights, atol=2e-3, rtol=0)
 
 
 def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import checkpoint
 import networks
 import reward_predictor
 from channels import Channels, WeightsBoard
-from networks import RewardCNN
+from networks import RewardCNN, RewardMLP
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
 from regularisation import L2_START
 from reward_predictor import (
@@ -384,6 +384,19 @@ def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: boo
         np.testing.assert_allclose(reader.shift[0, 1], shift, rtol=1e-4, atol=1e-5)
     trainer.close()
     db.close()
+
+
+def test_numbers_of_vectors_are_read_relative_to_the_segments_and_never_cut() -> None:
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(50, 3)) * (4, 1e-5, 1) + (20, 3, 0)).astype(np.float32)
+    actions, rewards = np.zeros((50, 1), np.float32), np.zeros(50, np.float32)
+    predictor = RewardPredictor(PredictorInputs("vector", (3,), None, 1), SMALL)
+    predictor.observe([Segment(ENV_ID, vectors, actions, rewards, stack=1, policy_step=0, seed=0, fps=30.0)])
+    assert isinstance(predictor.body, RewardMLP)
+    read = predictor.body.reader(torch.from_numpy(vectors)).numpy()
+    np.testing.assert_allclose(read, (vectors - vectors.mean(0)) / vectors.std(0).clip(0.01), atol=1e-2)
+    far = predictor.body.reader(torch.tensor([[420.0, 3, 0]]))[0, 0]
+    assert float(far) == pytest.approx((420 - vectors[:, 0].mean()) / vectors[:, 0].std(), rel=1e-3)
 
 
 def train(trainer: Trainer, n_batches: int) -> None:
