@@ -42,7 +42,7 @@ from envs import env_info
 from label_queue import LabelQueue
 from pref_db import Comparison, PrefDB, Segment, encode_frames
 from run_folder import git_revision, machine
-from tests.browser import PROGRAM, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
+from tests.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
 from tests.labelling import Server, make_store, running
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -198,6 +198,7 @@ class Trouble:
 
     def open(self, url: str) -> Any:
         page = self.context.new_page()
+        page.set_default_timeout(WAIT_MS)  # on a machine that does other things
         page.on("console", lambda message: self.hear(message.text))
         page.goto(url)
         wait_for_pair(page)
