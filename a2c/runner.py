@@ -140,7 +140,13 @@ class Actor:
     def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
         self.stopwatch = Stopwatch()
-        self._store(-1, env.reset()[0])
+        options = None
+        if env.info.state_size:
+            # Bodies whose episodes all last as long would otherwise be at the same moment of theirs for ever, and a
+            # rollout, which is but a part of an episode, would show the policy nothing else.
+            n_envs = rollout.rewards.shape[1]
+            options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
+        self._store(-1, env.reset(options=options)[0])
 
     def act(self, *, watch: bool = False) -> list[np.ndarray]:
         """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched.

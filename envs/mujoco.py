@@ -37,18 +37,19 @@ class BodiesVecEnv(PreferenceVecEnv):
         super().__init__(info, n_envs, seed, n_watched)
         if n_watched:
             draw(info, np.zeros((1, info.state_size)))  # here, where the error can be explained
-        self._horizon = sys.maxsize if horizon is None else horizon
+        self._horizon = 2**53 if horizon is None else horizon
         self._ages = np.zeros(n_envs, np.int64)  # steps of the running episodes
         self._done = np.zeros(n_envs, np.bool_)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start an episode everywhere."""
+        """Start an episode everywhere; `elapsed` in the options, (N,), is the share of each that is over already."""
         seed = self._seed_for_reset(seed)
         seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
         observations = self._start(list(range(self.num_envs)), seeds)
-        self._ages[:], self._done[:] = 0, False
+        elapsed = np.asarray((options or {}).get("elapsed", 0.0))
+        self._ages[:], self._done[:] = elapsed * self._horizon, False
         return observations, {}
 
     def step(

@@ -80,6 +80,18 @@ def test_tasks_observe_what_the_bodies_do_and_reward_by_the_published_formulas(e
             assert done == (step % (task.horizon + 1) == task.horizon)
 
 
+def test_training_shows_every_moment_of_an_episode_at_once() -> None:
+    """Of five environments each is a fifth of an episode ahead of the next; after its first every one lasts as long."""
+    info = env_info("Reacher")
+    rollout = Rollout.allocate(info, 110, 5, Arena(), channels_last=False)
+    with closing(make_vec_env("Reacher", 5, seed=0)) as env:
+        Runner(env, info, Policy(info, "nature"), rollout, 0, watch=False, record=False).collect()
+        ends = [np.flatnonzero(rollout.truncated[:, i]).tolist() for i in range(5)]
+        assert ends == [[49, 100], [39, 90], [29, 80], [19, 70], [9, 60]]
+        env.reset()
+        assert not any(env.step(np.zeros((5, 2), np.float32))[3].any() for _ in range(49)), "only if asked to"
+
+
 def test_tasks_are_known_by_name() -> None:
     assert env_info("Hopper") == env_info("Hopper-v1") and env_info("Hopper").env_id == "Hopper-v1"
     clips = {env_id: (env_info(env_id).segment_length, env_info(env_id).max_episode_frames) for env_id in TASKS}
