@@ -419,7 +419,7 @@ def test_an_old_file_is_migrated_when_it_is_opened_for_writing(tmp_path: Path) -
     with contextlib.closing(PrefDB.create(other, ENV_ID, LENGTH)) as merged:
         assert merged.merge_from(path) == 1
     with contextlib.closing(PrefDB.open(path)) as db:
-        assert db.version == 2
+        assert db.version == pref_schema.SCHEMA_VERSION
         kept = db.read("SELECT seq, client_id, comparison_id, teacher, choice FROM answer")
         assert kept == [row[:5] for row in rows]
         queue = LabelQueue(db)
@@ -447,4 +447,4 @@ def test_a_migration_that_is_cut_off_changes_nothing_and_two_at_once_do_it_once(
         thread.start()
     for thread in threads:
         thread.join()
-    assert versions == [2] * 4
+    assert versions == [pref_schema.SCHEMA_VERSION] * 4
