@@ -7,7 +7,7 @@ answers may come in any order, or never. An answer is on disk before it is told.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -189,17 +189,23 @@ class PersonGatherer(QueueGatherer):
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
         self.person.status = status
+        self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
 
     def close(self) -> None:
         self.person.close()
 
 
-def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, task: str = "") -> PreferenceGatherer:
-    """Who is asked where people label: the person at this screen. Without a task that of the store holds.
+def gatherer_for(
+    ui: Ui, db: PrefDB, labeller: str = LABELLER, told: Mapping[str, str] | None = None
+) -> PreferenceGatherer:
+    """Who is asked where people label: the person at this screen.
+
+    Args:
+        told: task and instructions; of what is missing, that of the store holds.
 
     Raises DisplayError.
     """
     screen, presses = open_screen(ui)
-    if task:
-        LabelQueue(db).set_setting("task", task)
+    for key, value in (told or {}).items():
+        LabelQueue(db).set_setting(key, value)
     return PersonGatherer(db, screen, presses, labeller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 import tyro
 
 from channels import Channels, drain
+from envs import task_of
 from gatherers import PreferenceGatherer, gatherer_for
-from label_queue import check_labeller
+from label_queue import LabelQueue, check_labeller
 from person import LABELLER, Ui
 from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
@@ -20,6 +22,7 @@ from web import PageConfig, WebGatherer
 
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
 IDLE_SECONDS = 1 / 120
+LOOK_SECONDS = 1.0  # between looks at whether the run goes on
 
 
 @dataclass(frozen=True)
@@ -107,15 +110,16 @@ def label_command(arguments: list[str]) -> None:
     db = PrefDB.open(path)
     try:
         check_segments(db)
+        give_task(db)
         before = db.n_labels()
         gatherer: PreferenceGatherer
         if config.ui == "web":
             goal = config.max_prefs or 0
             gatherer = WebGatherer(db, path.parent, config.page, goal=goal, initial_labels=0)
         else:
-            gatherer = gatherer_for(config.ui, db, config.labeller, config.page.task)
+            gatherer = gatherer_for(config.ui, db, config.labeller, config.page.told())
         try:
-            label(db, gatherer, config, run_goes_on=in_use(path.parent))
+            label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:
             gatherer.close()
         n = db.n_labels()
@@ -140,18 +144,37 @@ def check_segments(db: PrefDB) -> None:
         )
 
 
-def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: bool) -> None:
-    """Asks until the person leaves, there are labels enough, or no pair is left. A run that goes on asks by itself."""
-    pairs, n_labels, left = StoredPairs(db, config.seed), db.n_labels(), not run_goes_on
+def give_task(db: PrefDB) -> None:
+    """Tells labellers what good behaviour is in this environment, unless somebody has told them."""
+    queue = LabelQueue(db)
+    if not queue.setting("task") and (task := task_of(db.env_id)):
+        queue.set_setting("task", task)
+
+
+def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
+    """Asks until the person leaves, there are labels enough, or no pair is left.
+
+    While a run goes on, that asks; when it has ended, this goes on with the segments that it has left.
+    """
+    pairs: StoredPairs | None = None  # none that are ours to ask about
+    goes_on, n_labels, look_at = True, db.n_labels(), 0.0
     goal = config.max_prefs
-    while not gatherer.ended and (goal is None or n_labels < goal) and (left or run_goes_on or gatherer.pending):
+    while not gatherer.ended and (goal is None or n_labels < goal):
+        if goes_on and time.monotonic() >= look_at:
+            look_at = time.monotonic() + LOOK_SECONDS
+            goes_on = run_goes_on()
+            if not goes_on:
+                pairs = StoredPairs(db, config.seed)
+        if not (goes_on or pairs or gatherer.pending):
+            break
         n = gatherer.ahead - len(gatherer.pending)
         if goal is not None:
             n = min(n, goal - n_labels - len(gatherer.pending))
-        while left and n > 0:
-            comparison = pairs.next()
-            left, n = comparison is not None, n - 1
-            if comparison is not None:
+        while pairs and n > 0:
+            comparison, n = pairs.next(), n - 1
+            if comparison is None:
+                pairs = None
+            else:
                 gatherer.submit([comparison])
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
         waits = "Waiting for the run to ask; its questions come as the agent acts"

@@ -32,6 +32,8 @@ MEDIAN_OVER = 50  # newest answers of the labeller
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 ACTIVE_SECONDS = 600.0  # who answered since then counts as one who labels now
 MAX_NOTE, MAX_NICKNAME = 500, 40
+# Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
+FEW_LABELS = 25
 
 ROW = (
     *("seq", "comparison_id", "labeller", "choice", "preferred", "shown_left", "shown_at", "answered_at"),
@@ -356,6 +358,20 @@ class LabelQueue:
     def set_setting(self, key: str, value: str) -> None:
         with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
+
+    def start_now(self) -> None:
+        """Lets training start with the labels that there are, before all initial ones are given; for good.
+
+        Raises SubmissionError if they are too few to learn from.
+        """
+        n = self.db.n_labels()
+        if n < FEW_LABELS:
+            raise SubmissionError(f"training needs {FEW_LABELS} labels to start with; there are {n}.")
+        self.set_setting("start_now", "1")
+
+    def labels_to_start(self, initial: int) -> int:
+        """Labels with which training starts: the initial ones, or fewer once somebody has said that it shall start."""
+        return min(initial, FEW_LABELS) if self.setting("start_now") else initial
 
     def _share(self, key: str) -> float:
         try:

@@ -11,17 +11,18 @@ from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
-from label_queue import LabelQueue, Lease, Submission
+from label_queue import LabelQueue, Lease, Submission, SubmissionError
 from playback import ANSWERS, KEYS_HELP, Playback
 
 Ui = Literal["auto", "window", "terminal", "web"]
 LABELLER = "me"  # the one at this screen, unless they say who they are
 RENEW_SECONDS = 20.0  # less than the shortest lease
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
+SURE = "T again starts training with the labels there are, for good; an answer does not"
 
 LINES = {
     **{"l": "left", "left": "left", "r": "right", "right": "right", "e": "equal", "equal": "equal"},
-    **{"": "incomparable", "u": "undo", "undo": "undo"},
+    **{"": "incomparable", "u": "undo", "undo": "undo", "start": "start"},
 }
 
 
@@ -128,8 +129,11 @@ class Person:
         self.lease: Lease | None = None
         self.ended, self.on_break = False, False
         self.flagged = False
+        self.before_training = False  # which waits for initial labels
+        self._asked_to_start = False  # and is to be sure of it
         self.status = ""
         self._task = queue.setting("task") or ""
+        self.screen.playback.told = (self._task, *(queue.setting("instructions") or "").splitlines())
         self._shown_at = 0.0  # of the monotonic clock
         self._renew_at, self._claim_at = 0.0, 0.0
         self._said = ""
@@ -186,9 +190,14 @@ class Person:
 
     def _caption(self) -> str:
         unusual = (self.screen.playback.words(), "marked" if self.flagged else "")
+        if self._asked_to_start:
+            return SURE
         return "  ·  ".join(word for word in (self._task, self.status, *unusual) if word)
 
     def _do(self, action: str) -> None:
+        if self._asked_to_start and action not in ("start", "close"):
+            self._asked_to_start = False
+            return
         if self.on_break and action in ("break", "undo"):
             self.on_break = False
             if action == "break":
@@ -211,10 +220,27 @@ class Person:
             self.screen.message("A break: press P to go on")
         elif self.lease is not None and action == "skip":
             self._give_back()
+        elif self.lease is not None and action == "start":
+            self._start_training()
         elif self.lease is not None and action == "flag":
             self.flagged = not self.flagged
         elif self.lease is not None and action in ANSWERS:
             self._answer(self.lease, action)
+
+    def _start_training(self) -> None:
+        """Starts it at the second press: it cannot be taken back."""
+        if not self.before_training:
+            print("Training waits for no labels now.", flush=True)
+        elif not self._asked_to_start:
+            self._asked_to_start = True
+            self._say(SURE)
+        else:
+            self._asked_to_start = False
+            try:
+                self.queue.start_now()
+                print("Training starts with the labels there are.", flush=True)
+            except SubmissionError as error:
+                print(f"Not yet: {error}", flush=True)
 
     def _give_back(self) -> None:
         if self.lease is not None:

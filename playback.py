@@ -25,8 +25,9 @@ HELP = (
     "S                  pass this pair on, to somebody else or for later",
     "F                  mark this pair, for a second look",
     "P                  take a break      H or ?   this help",
+    "T                  start training before all initial labels are given",
     "Esc or Ctrl-D      end the labelling; training goes on",
-    "Notes and the gallery need a browser.",
+    "Only on the page (--ui web): notes with F, all your answers with G, their quality with Q.",
 )
 
 
@@ -44,6 +45,7 @@ class Playback:
         self.n_frames, self.fps = 1, 1.0
         self.replays = 0
         self.helping = False  # help takes the place of the clips
+        self.told: tuple[str, ...] = ()  # paragraphs about the task, below the keys in the help
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
         self._started = self._since
 

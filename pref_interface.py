@@ -17,6 +17,7 @@ import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, PreferenceGatherer
+from label_queue import FEW_LABELS, LabelQueue
 from ordering import OrderingQueries
 from person import Ui
 from pref_db import Comparison, PrefDB, Segment
@@ -28,8 +29,6 @@ log = logging.getLogger("run")
 # MuJoCo, 5M of 50M on Atari (appendix A).
 ANNEALING = 10.0
 LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
-# With --wait_for_labels never: of so few labels about five are held out, so that pretraining can see when to end.
-FEW_LABELS = 25
 TELL_SECONDS = 2.0  # between words to other processes about how far the run is
 TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
 TRIES = 50  # pairs looked at for one that was not asked yet
@@ -188,7 +187,10 @@ class PrefInterface:
         annealed_over: float,
     ) -> None:
         self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
-        self.n_initial, self.goal, self.annealed_over = config.labels_to_start(), goal, annealed_over
+        # Where there is no trainer, no labels are initial ones.
+        self._initial = config.labels_to_start() if channels.labels is not None else 0
+        self.n_initial = LabelQueue(db).labels_to_start(self._initial)
+        self.goal, self.annealed_over = goal, annealed_over
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
@@ -232,7 +234,8 @@ class PrefInterface:
         goal = self.goal
         if self._is_due_by_schedule:
             steps = self.channels.agent_steps.value
-            initial = min(self.config.n_initial_prefs, goal)
+            started_early = self.n_initial < self._initial
+            initial = min(self.n_initial if started_early else self.config.n_initial_prefs, goal)
             goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
         return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing))
 
@@ -368,13 +371,15 @@ class PrefInterface:
     def _tell(self) -> None:
         """Tells people how far the run is, and takes back questions about clips that have left the pool, unseen."""
         now = time.monotonic()
+        if now >= self._told + TELL_SECONDS and self.n_labels < self.n_initial:
+            self.n_initial = LabelQueue(self.db).labels_to_start(self._initial)
         status = self.status()
         if now < self._told + TELL_SECONDS and status == self._status:
             return
         self._told, self._status = now, status
         steps = self.channels.agent_steps.value
         numbers = {"labels": self.n_labels, "goal": self.goal, "agent_steps": steps, "clips": len(self.pool)}
-        self.gatherer.tell(status, numbers)
+        self.gatherer.tell(status, {**numbers, "initial_labels": self.n_initial})
         if self._oldest:
             self.gatherer.withdraw(self._oldest)
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 import checkpoint
 import networks
 from channels import Channels, Report, WeightsBoard, drain
+from label_queue import LabelQueue
 from pref_db import CompressedSegment, Label, PrefDB, Segment
 from regularisation import L2_START, BagLosses, adapted, decay
 from reliability import Vote, label_weights
@@ -440,7 +441,7 @@ class Trainer:
             self._receive()
         worked = False
         if not self.pretrained:
-            if len(self.pairs) >= self.n_initial_prefs and self._split(validation=False):
+            if self._may_start() and self._split(validation=False):
                 self._pretrain_epoch()
                 worked = True
         elif not self.freeze and self._due():
@@ -458,6 +459,11 @@ class Trainer:
             self.channels.save.clear()
         self._report()
         return worked
+
+    def _may_start(self) -> bool:
+        """Whether the initial labels are there, or those that somebody wants to do with."""
+        n = len(self.pairs)
+        return n >= self.n_initial_prefs or n >= LabelQueue(self.db).labels_to_start(self.n_initial_prefs)
 
     def _receive(self) -> None:
         """Catches up with the store; the queue is the bell, the disk is the truth, so each label counts once."""

@@ -170,6 +170,7 @@ class Run:
             place = Path(config.prefs.load_prefs_dir)
             n_loaded = db.merge_from(store_path(place))
             print(f"{n_loaded} labels loaded from {place}", flush=True)
+        label.give_task(db)
         db.close()
 
     def _build_interface(self) -> None:
@@ -196,8 +197,8 @@ class Run:
         if config.prefs.synthetic_prefs:
             return SyntheticGatherer(db, teacher_of(config.prefs, config.seed, db.n_answers()))
         if config.prefs.ui != "web":
-            return gatherer_for(config.prefs.ui, db, task=config.page.task)
-        goal, initial = self.goal_labels, config.prefs.labels_to_start()
+            return gatherer_for(config.prefs.ui, db, told=config.page.told())
+        goal, initial = self.goal_labels, config.prefs.labels_to_start() if config.trains_policy else 0
         self.page = WebGatherer(db, self.path, config.page, goal=goal, initial_labels=initial)
         self.episode_file = EpisodeFile(self.path)
         return self.page
@@ -281,6 +282,7 @@ class Run:
                 progress.show(self._n_labels(), self.interface.clips() if self.interface else "")
                 if self.page is not None:
                     self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
+                    self.page.trouble = self.episode_file.trouble if self.episode_file else ""
                 if not any(busy):
                     self.children.wait(idle_seconds)
             self.children.stop()
@@ -323,6 +325,11 @@ class Run:
         if self.interface is not None:
             self.interface.gatherer.close()
 
+    def tell_failure(self, why: str) -> None:
+        """Tells those who label on the page why the run ends."""
+        if self.page is not None:
+            self.page.fail(why)
+
     def close(self) -> None:
         """Ends everything in order; may be called twice."""
         self.children.stop()
@@ -357,6 +364,7 @@ def train(config: RunConfig) -> int:
     except (ChildError, *USER_ERRORS) as error:
         details = error.child_traceback if isinstance(error, ChildError) else ""
         log.error("%s\n%s", error, details, exc_info=True)
+        run.tell_failure(str(error))
         print(f"run.py: {error}", file=sys.stderr)
         print(f"Carry on with: python run.py --resume {path}", flush=True)
         if config.debug:
@@ -364,6 +372,7 @@ def train(config: RunConfig) -> int:
         return FAILURE
     except Exception as error:  # a mistake of ours: its traceback belongs in the log, not on the user's screen
         log.exception("unexpected error")
+        run.tell_failure(f"{type(error).__name__}: {error}")
         print(f"run.py: {type(error).__name__}: {error}; the details are in {path / 'log.txt'}.", file=sys.stderr)
         if config.debug:
             raise

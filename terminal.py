@@ -15,6 +15,7 @@ import re
 import select
 import sys
 import termios
+import textwrap
 import time
 import tty
 from collections import deque
@@ -33,7 +34,7 @@ KEYS = {
     **dict.fromkeys(["u", "\x7f", "\b"], "undo"),
     **{" ": "pause", ",": "back", ".": "forward", "[": "slower", "]": "faster"},
     **dict.fromkeys(["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"], "replay"),
-    **{"s": "skip", "f": "flag", "p": "break"},
+    **{"s": "skip", "f": "flag", "p": "break", "t": "start"},
     **dict.fromkeys(["h", "?"], "help"),
     **dict.fromkeys(["\x1b", "\x04"], "close"),
 }
@@ -138,7 +139,7 @@ class Keys:
 
     def _unheld(self, action: str, now: float) -> list[str]:
         """The action, unless its key is being held down."""
-        if action not in (*ANSWERS, "undo", "skip", "flag", "break"):
+        if action not in (*ANSWERS, "undo", "skip", "flag", "break", "start"):
             self._last = {}
             return [action]
         since = now - self._last.get(action, -HELD_SECONDS)
@@ -307,7 +308,7 @@ class TerminalScreen:
             return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
         printed = self._printed.lines[-1] if self._printed.lines else ""
         if self.playback.helping:
-            return dict(enumerate(f" {line}"[:columns] for line in ("", *HELP, "", "Any key goes back.")[:rows])), {}
+            return dict(enumerate(self._help(columns, rows))), {}
         if self._clips is None:
             middle = {rows // 2: self._message.center(columns)[:columns]}
             return {**middle, rows - 1: f"{DIM}{printed[: columns - 1]}{PLAIN}"}, {}
@@ -332,6 +333,12 @@ class TerminalScreen:
         texts |= {rows - 4 + i: line for i, line in enumerate(below)}
         texts[rows - 1] = f"{DIM}{texts[rows - 1]}{PLAIN}"
         return texts, pictures
+
+    def _help(self, columns: int, rows: int) -> list[str]:
+        """The keys and what the labeller was told of the task, as far as there is room."""
+        paragraphs = ("", *HELP, "", *self.playback.told)
+        lines = [line for text in paragraphs for line in textwrap.wrap(text, columns - 2) or [""]]
+        return [f" {line}" for line in (*lines[: rows - 2], "", "Any key goes back.")]
 
     def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
         """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""

@@ -24,7 +24,7 @@ CLIP_KEYS = {
     **dict.fromkeys(["ENTER", "RETURN", "NUM_ENTER", "DOWN"], "incomparable"),
     **dict.fromkeys(["U", "BACKSPACE"], "undo"),
     **{"SPACE": "pause", "COMMA": "back", "PERIOD": "forward", "BRACKETLEFT": "slower", "BRACKETRIGHT": "faster"},
-    **{"HOME": "replay", "S": "skip", "F": "flag", "P": "break"},
+    **{"HOME": "replay", "S": "skip", "F": "flag", "P": "break", "T": "start"},
     **dict.fromkeys(["H", "SLASH", "QUESTION"], "help"),
     "ESCAPE": "close",
 }
@@ -247,7 +247,8 @@ class _PairWindow:
         if canvas.closed:
             return
         if self._clips is None or self.playback.helping:
-            text, size = ("\n".join(HELP), 13) if self.playback.helping else (self._caption, 20)
+            lines = (*HELP, "", *self.playback.told)
+            text, size = ("\n".join(lines), 13) if self.playback.helping else (self._caption, 20)
             if canvas.begin(text):
                 width, height = canvas.window.get_size()
                 canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)
@@ -309,8 +310,8 @@ class ClipWindow(_PairWindow):
     def tick(self) -> list[str]:
         """Draws what is due and says what was pressed since the last call; never waits.
 
-        Returns any of "left", "right", "equal", "incomparable", "undo", "skip", "flag", "break" and "close"; the
-        caller closes. Keys that play the clips, and help, are the window's own business.
+        Returns any of "left", "right", "equal", "incomparable", "undo", "skip", "flag", "break", "start" and
+        "close"; the caller closes. Keys that play the clips, and help, are the window's own business.
         """
         if self._canvas.closed:
             return []

@@ -15,7 +15,7 @@ from channels import Episode
 from gatherers import QueueGatherer
 from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
-from pref_db import PrefDB, shown
+from pref_db import PrefDB, PrefDBError, shown
 from processes import UserError
 from video import write_video
 
@@ -24,7 +24,6 @@ log = logging.getLogger("run")
 RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
 TELL_SECONDS = 2.0
 STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
-KEPT = ("task", "instructions")  # settings that hold until another is given
 EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes a few seconds of one core
 
 
@@ -39,9 +38,10 @@ class PageConfig:
     web_true_reward: bool = False
     """Evaluation mode: the page draws the true reward too, which sways those who label."""
     task: str = ""
-    """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it."""
+    """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. By
+    default a sentence about the environment, if it is a known one."""
     instructions: str | None = None
-    """Text file with more about the task, for the page's help; the store keeps it."""
+    """Text file with more about the task, for the help (H); the store keeps it."""
     repeat_share: float = 0.05
     """Share of the pairs that are asked of the same person again, sides swapped, to see how sure they are."""
     overlap_share: float = 0.1
@@ -74,18 +74,24 @@ class PageConfig:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--instructions cannot be read ({error}); name a text file.") from error
 
+    def told(self) -> dict[str, str]:
+        """What people are told of the task, as far as it was given. Raises UserError if that cannot be read."""
+        return {name: text for name, text in (("task", self.task), ("instructions", self._text())) if text}
+
     def settings(self, goal: int, initial_labels: int) -> dict[str, str]:
-        """What the server reads from the store. Raises UserError if the instructions cannot be read."""
+        """What the server reads from the store, where task and instructions hold until others are given.
+
+        Raises UserError if the instructions cannot be read.
+        """
         return {
             "goal": str(goal),
             "initial_labels": str(initial_labels),
             "true_reward": str(int(self.web_true_reward)),
-            "task": self.task,
-            "instructions": self._text(),
             "repeat_share": str(self.repeat_share),
             "overlap_share": str(self.overlap_share),
             "clips_url": self.clips_url,
             "keep_clips": str(self.keep_clips),
+            **self.told(),
         }
 
 
@@ -133,9 +139,9 @@ class WebGatherer(QueueGatherer):
         settings = config.settings(goal, initial_labels)
         super().__init__(db)
         for key, value in settings.items():
-            if value or key not in KEPT:
-                self.queue.set_setting(key, value)
+            self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
+        self.trouble = ""  # what in the run does not work as it should
         self._told, self._told_at = "", 0.0
         self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
         self.server = PageServer(db.path, run_dir, config)
@@ -160,7 +166,13 @@ class WebGatherer(QueueGatherer):
         if trouble and trouble != self._trouble:
             log.warning("the label server says: %s", trouble)
             self._trouble = trouble
-        super().tell(status, {**state, "line": self.line or status})
+        super().tell(status, {**state, "line": self.line or status, "trouble": self.trouble})
+
+    def fail(self, why: str) -> None:
+        """The last word of a run that ends by this, for those who label."""
+        self.trouble = f"the run has stopped ({why})"
+        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+            super().tell(self.trouble, {"line": self.trouble, "trouble": self.trouble})
 
     def close(self) -> None:
         self.server.close()
@@ -174,6 +186,7 @@ class EpisodeFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._thread: threading.Thread | None = None
         self._next = 0.0
+        self.trouble = ""
 
     def offer(self, episode: Episode) -> None:
         """Takes an episode, unless the last one was written just now or is being written."""
@@ -189,8 +202,10 @@ class EpisodeFile:
         try:
             frames = (shown(data, episode.env_id)[0] for data in episode.frames)
             write_video(self._path, frames, episode.fps)
-        except (OSError, ValueError) as error:
-            log.warning("the episode was not written: %s", error)
+            self.trouble = ""
+        except Exception as error:  # the film alone fails, whatever it is
+            self.trouble = f"the last episode was not written: {error}"
+            log.warning("%s", self.trouble)
 
     def close(self) -> None:
         """Waits for the film that is being written."""

@@ -25,7 +25,6 @@ COLUMNS, ROWS = 100, 32
 CELL = (9, 18)  # pixels
 FONT = "DejaVuSansMono.ttf"
 BACKGROUND, FOREGROUND, DIM = (24, 26, 31), (220, 223, 228), (130, 136, 148)
-TASK = "Get the ball past the other player."
 SECONDS = 8.0  # of watching, for the command to start and the clips to come to a moment with something to see
 TOKEN = re.compile(r"\x1b\[\??([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
@@ -97,6 +96,6 @@ def draw(screen: list[list[Cell]]) -> Image.Image:
 
 
 if __name__ == "__main__":
-    label = [sys.executable, "run.py", "label", str(Path(sys.argv[1]).absolute()), "--ui", "terminal", "--task", TASK]
+    label = [sys.executable, "run.py", "label", str(Path(sys.argv[1]).absolute()), "--ui", "terminal"]
     sent = watch(label)
     draw(shown(sent[: sent.rindex("\x1b[?2026l")])).save(sys.argv[2])

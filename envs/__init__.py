@@ -9,7 +9,7 @@ from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
-from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari, is_body
+from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari, is_body, task_of
 from .vector import PreferenceVecEnv
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "env_info",
     "make_env",
     "make_vec_env",
+    "task_of",
 ]
 
 

@@ -46,6 +46,23 @@ _BLANK_AREAS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "seaquest": ((7, 20, 56, 108),),
     "space_invaders": ((8, 22, 0, 160),),
 }
+# What good behaviour is, for labellers who were told nothing else: by ROM, or by name without the version.
+_TASKS: dict[str, str] = {
+    "beam_rider": "Shoot the enemy ships, and do not get hit.",
+    "breakout": "Keep the ball in play, and hit as many bricks with it as you can.",
+    "enduro": "Drive fast and pass as many cars as you can, without bumping into any.",
+    "pong": "The green paddle, on the right, should get the ball past the other one.",
+    "qbert": "Hop on cubes to change their colour; do not fall off or get caught.",
+    "seaquest": "Shoot fish and submarines, fetch divers, and come up for air in time.",
+    "space_invaders": "Shoot the invaders, and do not get hit.",
+    "Ant": "Run forward, to the right, as fast as you can.",
+    "CartPole": "Keep the pole upright and the cart near the middle.",
+    "HalfCheetah": "Run forward, to the right, as fast as you can.",
+    "Hopper": "Hop forward, to the right, as fast as you can without falling.",
+    "MovingDot": "Bring the white dot to the middle of the picture, and keep it there.",
+    "Walker2d": "Walk forward, to the right, as fast as you can without falling.",
+}
+_ATARI_TASK = "Score as many points as you can, and do not lose lives."
 # Enduro's weather changes after some 3,000 frames; its episodes end before that.
 _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 
@@ -151,6 +168,17 @@ def env_info(env_id: str) -> EnvInfo:
         return _task_info(env_id, TASKS[env_id])
     spec = find_spec(env_id)
     return _atari_info(env_id, spec) if is_atari(spec) else _generic_info(env_id, spec)
+
+
+def task_of(env_id: str) -> str:
+    """What good behaviour is, in one sentence; empty for an environment that is not known here."""
+    if env_id == MOVING_DOT_ID:
+        return _TASKS["MovingDot"]
+    try:
+        spec = find_spec(env_id)
+    except EnvError:
+        return ""
+    return _TASKS.get(spec.kwargs["game"], _ATARI_TASK) if is_atari(spec) else _TASKS.get(spec.name, "")
 
 
 def find_spec(env_id: str) -> EnvSpec:

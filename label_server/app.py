@@ -7,6 +7,7 @@ import contextlib
 import csv
 import io
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +30,8 @@ from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
 from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spreadsheet_cell
+
+log = logging.getLogger("label_server")
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
@@ -64,6 +67,7 @@ class LabelApp:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._status: tuple[float, dict[str, Any]] = (-1e9, {})
+        self._failures: dict[str, str] = {}  # of what failed, when last done, that should not: why
         self._tasks: set[asyncio.Task[Any]] = set()
         routes: list[BaseRoute] = [Route("/", self.page), Mount("/static", StaticFiles(directory=STATIC))]
         for path, methods in ROUTES.items():
@@ -93,9 +97,17 @@ class LabelApp:
 
     async def _beat(self) -> None:
         while True:
-            with contextlib.suppress(PrefDBError):  # a full disk: answers say so themselves
-                await self._in_queue(lambda queue: queue.beat("server", {"trouble": self.clips.trouble}))
+            try:
+                await self._in_queue(lambda queue: queue.beat("server", {"trouble": self.trouble}))
+                self._failures.pop("beat", None)
+            except PrefDBError as error:  # a full disk, say
+                self._failures["beat"] = str(error)
             await asyncio.sleep(BEAT_SECONDS)
+
+    @property
+    def trouble(self) -> str:
+        """What does not work as it should, in words; mostly empty."""
+        return "; ".join(dict.fromkeys(why for why in (self.clips.trouble, *self._failures.values()) if why))
 
     async def _in_queue(self, call: Callable[[LabelQueue], T]) -> T:
         """Does something with the queue in the one thread that may; raises PrefDBError."""
@@ -145,13 +157,19 @@ class LabelApp:
                     argument = await self._body(request, body_schema)
                 elif path in QUERIES:
                     argument = self._query(request, path)
-                return await method(request, argument)
+                response = await method(request, argument)
+                self._failures.pop(path, None)
+                return response
             except Refused as error:
                 return JSONResponse({"error": str(error)}, error.status)
             except SubmissionError as error:
                 return JSONResponse({"error": str(error)}, 422)
             except (PrefDBError, OSError) as error:
                 return JSONResponse({"error": str(error)}, 503)
+            except Exception as error:  # a mistake of ours: who labels can tell of it, and the log says where
+                log.exception("%s failed", path)
+                self._failures[path] = f"{path} failed ({type(error).__name__}: {error}); see web/server.log"
+                return JSONResponse({"error": self._failures[path]}, 500)
 
         return handle
 
@@ -298,6 +316,11 @@ class LabelApp:
         about = (body["client_id"], row.token, row.comparison_id, labeller, body["choice"], now, now)
         return await self._submit(Submission(*about, flag=flag, note=note, supersedes=seq))
 
+    async def post_start(self, request: Request, _: dict[str, Any]) -> Response:
+        await self._in_queue(lambda queue: queue.start_now())
+        self._status = (-1e9, {})
+        return JSONResponse(await self._current_status())
+
     def _here(self, request: Request) -> str:
         """The labeller, who has not left after all, if a page was closed just now."""
         labeller = request.state.session.labeller
@@ -313,6 +336,7 @@ class LabelApp:
         at, status = self._status
         if time.monotonic() - at >= STATUS_SECONDS:
             status = await self._in_queue(lambda queue: status_module.status(queue, self.run_dir, time.time()))
+            status["trouble"] = "; ".join(why for why in (status["trouble"], self.trouble) if why)
             self._status = (time.monotonic(), status)
         return status
 

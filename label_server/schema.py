@@ -50,13 +50,15 @@ STATUS = record(
         "now": UNIX,
         "labels": COUNT,
         "goal": COUNT,
-        "initial_labels": COUNT,
+        "initial_labels": {**COUNT, "description": "with which training starts"},
+        "may_start": {**YES_NO, "description": "training waits for initial labels, and could do with those there are"},
         "answers": COUNT,
         "ready": COUNT,
         "leased": COUNT,
         "agent_steps": maybe(NUMBER),
         "reason": {**TEXT, "description": "why there may be no pair to show, in one sentence"},
         "trainer": {**TEXT, "description": "what the run was doing when last heard of, and when that was"},
+        "trouble": {**TEXT, "description": "what does not work as it should; mostly empty"},
         "episode": maybe(TEXT),
         "task": TEXT,
         "instructions": TEXT,
@@ -166,6 +168,13 @@ ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
             "Changes the stored answer `seq`. If it is not my effective one any more: 409.",
             record({"client_id": TOKEN, "seq": COUNT, "choice": CHOICE}, {"flag": YES_NO, "note": NOTE}),
             RECEIPT,
+        )
+    },
+    "/api/start": {
+        "post": (
+            "Lets training start with the labels there are, 25 at least, before all initial ones.",
+            record({}),
+            STATUS,
         )
     },
     "/api/status": {"get": ("How far it is, and what is being waited for.", None, STATUS)},

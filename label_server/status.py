@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from label_queue import LabelQueue
+from label_queue import FEW_LABELS, LabelQueue
 
 SILENT_SECONDS = 10.0  # without a word from the run, it is said when it was last heard of
 MAX_POINTS = 200  # of a curve
@@ -26,6 +26,7 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """The status line and the reason why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.heartbeats()
     goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
+    initial = queue.labels_to_start(initial)
     at, state = beats.get("run", (None, {}))
     silent = None if at is None else max(0.0, now - at)
     episode = run_dir / EPISODE
@@ -35,12 +36,14 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
         "labels": counts.labels,
         "goal": goal,
         "initial_labels": initial,
+        "may_start": FEW_LABELS <= counts.labels < initial,
         "answers": counts.answers,
         "ready": counts.ready,
         "leased": counts.leased,
         "agent_steps": float(steps) if isinstance(steps, (int, float)) and math.isfinite(steps) else None,
         "reason": _reason(counts.labels, goal, counts.ready, counts.leased, silent, str(state.get("status", ""))),
         "trainer": _trainer(silent, str(state.get("line", ""))),
+        "trouble": str(state.get("trouble", "")),
         "episode": str(episode.stat().st_mtime_ns) if episode.exists() else None,
         "task": queue.setting("task") or "",
         "instructions": queue.setting("instructions") or "",

@@ -121,6 +121,7 @@ def test_the_page_gets_its_clips_from_s3_and_goes_on_without_it(tmp_path: Path, 
             assert code == 200 and np.array_equal(frames(data), segment(1).frames())
         (lease,) = client.next(1)
         assert client.answer(lease, "left", "without-a-store")[0] == 200
+        assert "clips cannot be kept in s3://clips/run" in client.get("/api/status")[1]["trouble"]
     log = (tmp_path / "web" / "server.log").read_text()
     assert log.count("clips cannot be kept in s3://clips/run") == 1 and "Traceback" not in log
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env
+from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, table, task_of
 from envs.moving_dot import CENTRE, MovingDotEnv
 from envs.preprocessing import PixelPreprocessing, area_resize
 from envs.table import MOVING_DOT, MOVING_DOT_ID
@@ -385,6 +385,15 @@ def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_i
             assert not info_dict
         with pytest.raises(ZeroDivisionError, match="a fault inside the environment"):
             env.step(np.array([0, 1, 0]))
+
+
+def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
+    assert "green paddle" in task_of("PongNoFrameskip-v4") == task_of("ALE/Pong-v5")
+    assert "points" in task_of("MsPacmanNoFrameskip-v4")
+    assert "dot" in task_of(MOVING_DOT_ID) and "pole" in task_of("CartPole-v1")
+    assert task_of("MountainCar-v0") == task_of("NoSuchThing-v0") == ""
+    names = {spec.kwargs.get("game", spec.name) for spec in gymnasium.registry.values()} | {"MovingDot"}
+    assert set(table._TASKS) <= names, "of environments that there are"
 
 
 def test_unusable_environments_are_refused_in_one_sentence() -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from gatherers import QueueGatherer
-from label_queue import HistoryRow, LabelQueue
+from label_queue import HistoryRow, LabelQueue, Submission
 from pref_db import PrefDB
 from tests.browser import (
     LOADED,
@@ -449,6 +449,25 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
             queue.set_setting("goal", "2")
             press(page, "r")
             page.wait_for_selector("#waiting-reason:has-text('Thank you')")
+
+
+def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_path: Path) -> None:
+    make_store(tmp_path, 30, {"initial_labels": "28", "goal": "30"})
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        queue = LabelQueue(db)
+        with running(tmp_path) as server, opened(browser, server) as page:
+            assert page.is_hidden("#start"), "too few labels"
+            for lease in queue.claim("somebody", 25):
+                queue.answer(Submission(lease.token, lease.token, lease.comparison_id, "somebody", "equal", 1.0, 2.0))
+            page.click("#start")
+            page.click("#start-dialog button:has-text('Not yet')")
+            assert queue.labels_to_start(28) == 28
+            page.click("#start")
+            page.click("#start-dialog button[value=start]")
+            wait_until(lambda: queue.labels_to_start(28) == 25, "training starts")
+            page.wait_for_selector("#start", state="hidden")
+            queue.beat("run", {"trouble": "the last episode was not written: no space"})
+            page.wait_for_selector("#status:has-text('trouble: the last episode was not written')")
 
 
 def test_a_pair_that_cannot_be_shown_is_left_out_and_the_run_may_ask_another(browser: Browser, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import pref_schema
-from label_queue import LabelQueue, Lease, Submission, SubmissionError, flip_of
+from label_queue import FEW_LABELS, LabelQueue, Lease, Submission, SubmissionError, flip_of
 from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -336,6 +336,17 @@ def test_heartbeats_and_settings(queue: LabelQueue, clock: Clock) -> None:
     queue.set_setting("goal", "10")
     queue.set_setting("goal", "20")
     assert queue.setting("goal") == "20" and queue.setting("task") is None
+
+
+def test_training_starts_early_with_enough_labels_only(queue: LabelQueue) -> None:
+    asked = pairs(FEW_LABELS)
+    queue.db.add_answers([(pair, Choice.A) for pair in asked[:-1]], teacher="person")
+    with pytest.raises(SubmissionError, match="needs 25 labels"):
+        queue.start_now()
+    assert queue.labels_to_start(500) == 500
+    queue.db.add_answers([(asked[-1], Choice.EQUAL)], teacher="person")
+    queue.start_now()
+    assert queue.labels_to_start(500) == FEW_LABELS and queue.labels_to_start(10) == 10
 
 
 # Death and disks

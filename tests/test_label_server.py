@@ -23,6 +23,8 @@ import numpy as np
 import pytest
 import uvicorn
 from PIL import Image
+from starlette.requests import Request
+from starlette.responses import Response
 
 import label_server.app as app_module
 from examples import label_over_http
@@ -30,7 +32,7 @@ from gatherers import PersonGatherer, QueueGatherer
 from label_queue import LabelQueue
 from label_server import security
 from label_server.app import LabelApp
-from label_server.clips import encode_sheet
+from label_server.clips import Clips, encode_sheet
 from label_server.schema import ROUTES, problem
 from label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, run_token
 from label_server.status import curves, status
@@ -86,6 +88,7 @@ def test_every_route_gives_what_the_description_says(server: Server) -> None:
         replies["get", path] = client.get(path)
     replies["post", "/api/undo"] = client.post("/api/undo", {"seq": None})
     other_kinds = {("get", path) for path in ("/api/events", "/api/clip/{segment}", "/api/episode", "/api/export")}
+    other_kinds.add(("post", "/api/start"))  # has a test of its own
     assert set(replies) | other_kinds == {(m, path) for path, methods in ROUTES.items() for m in methods}
     for (method, path), (code, reply) in replies.items():
         operation = description["paths"][path][method]["responses"]["200"]
@@ -537,6 +540,41 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped(server: Server) -> None:
 
 
 # What is said while there is nothing to show
+
+
+def test_training_is_started_early(tmp_path: Path) -> None:
+    make_store(tmp_path, 27, {"initial_labels": "26", "goal": "27"})
+    with running(tmp_path) as server:
+        client = server.client()
+        code, reply = client.post("/api/start", {})
+        assert code == 422 and "needs 25 labels" in reply["error"]
+        while not client.get("/api/status")[1]["may_start"]:
+            lease = client.next()[0]
+            assert client.answer(lease, "equal", lease["token"])[0] == 200
+        assert client.get("/api/status")[1]["labels"] == 25
+        code, reply = client.post("/api/start", {})
+        assert code == 200 and problem(reply, ROUTES["/api/start"]["post"][2] or {}) is None
+        assert (reply["initial_labels"], reply["may_start"]) == (25, False)
+
+
+def test_what_fails_in_the_server_is_told_until_it_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = LabelApp(tmp_path / "prefs.db", tmp_path, "0" * 32, "127.0.0.1")
+    app.clips = Clips(tmp_path / "prefs.db", tmp_path / "clips", 1)
+    works = False
+
+    async def method(request: Request, _: None) -> Response:
+        return Response() if works else Response(1 / 0)
+
+    handle = app._handler("/openapi.json", method)
+    scope = {"type": "http", "method": "GET", "path": "/openapi.json", "headers": []}
+    assert asyncio.run(handle(Request(scope))).status_code == 500  # type: ignore[arg-type]
+    assert "/openapi.json failed (ZeroDivisionError" in app.trouble and "Traceback" in caplog.text
+    works = True
+    assert asyncio.run(handle(Request(scope))).status_code == 200  # type: ignore[arg-type]
+    assert app.trouble == ""
+    app.clips.close()
 
 
 def test_the_true_reward_is_shown_in_evaluation_mode_only(server: Server, tmp_path: Path) -> None:

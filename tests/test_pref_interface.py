@@ -551,6 +551,29 @@ def test_answers_keep_the_time_for_which_the_pair_was_looked_at(desk: Desk, monk
     assert 0 <= row.answered_at - row.shown_at <= time.time() - start + 1
 
 
+def test_training_is_started_early_by_a_second_press(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = FakeWindow()
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=500, goal=600)
+    ring.act(30)
+    step_until(interface, lambda: bool(screen.shown))
+    queue = LabelQueue(interface.db)
+    for presses in (["start"], ["start"]):
+        screen.presses.append(presses)
+        interface.step()
+    assert "Not yet: training needs 25 labels" in capsys.readouterr().out and "500 before" in interface.status()
+    while interface.n_labels < 25:
+        screen.presses.append(["equal"])
+        interface.step()
+    step_until(interface, lambda: interface.gatherer.person.lease is not None)  # type: ignore[attr-defined]
+    for presses in (["start"], ["left"], ["start"]):
+        screen.presses.append(presses)
+        interface.step()
+    assert interface.n_labels == 25 and queue.labels_to_start(500) == 500, "an answer in between takes it back"
+    screen.presses.append(["start"])
+    step_until(interface, lambda: "before" not in interface.status())
+    assert queue.labels_to_start(500) == 25 and ring.interface(n_initial=500).n_initial == 25
+
+
 # Asynchronous answers and what the policy waits for
 
 

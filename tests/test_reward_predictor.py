@@ -18,6 +18,7 @@ import checkpoint
 import networks
 import reward_predictor
 from channels import Channels, WeightsBoard
+from label_queue import FEW_LABELS, LabelQueue
 from networks import RewardCNN, RewardMLP
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
 from regularisation import L2_START
@@ -445,6 +446,15 @@ def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None
     assert copy.refresh() == ring.board.version == 1
     assert np.array_equal(rewards(copy.member_rewards), rewards(trainer.predictor.member_rewards))
     assert trainer.status()["labels"] == 10 and trainer.status()["epochs"] == 2
+
+
+def test_the_trainer_starts_early_when_somebody_says_so_and_after_a_resume_too(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=500)
+    ring.tell(answer(ring.db, range(FEW_LABELS)))
+    assert not trainer.step()
+    LabelQueue(ring.db).start_now()
+    assert trainer.step()
+    assert ring.trainer(n_initial=500, resume=True).step()
 
 
 def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -> None:

@@ -162,6 +162,8 @@ def terminal(folder: Path, **options: Any) -> Iterator[Terminal]:
 
 
 def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> None:
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        LabelQueue(db).set_setting("instructions", "Mind the walls.")
     with terminal(folder) as screen:
         screen.wait_for("LEFT")
         screen.wait_for("Label 1")
@@ -178,7 +180,8 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         screen.press("f")
         screen.wait_for("marked")
         screen.press("?")
-        screen.wait_for("Notes and the gallery need a browser")
+        screen.wait_for("Only on the page")
+        screen.wait_for("Mind the walls.")
         screen.press("?")
         screen.wait_for("after 5 answers")
         screen.press("\x1b[H\x1b[D")

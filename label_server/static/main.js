@@ -3,7 +3,7 @@
 
 import { Refused, call, randomId, store } from "./api.js";
 import { Player, loadClip } from "./clips.js";
-import { Gallery, anyOpen, askNote, showHelp, showQuality } from "./dialogs.js";
+import { Gallery, anyOpen, ask, askNote, showHelp, showQuality } from "./dialogs.js";
 import { keyAction } from "./keys.js";
 import { Outbox } from "./outbox.js";
 import { Pairs } from "./pairs.js";
@@ -106,7 +106,9 @@ function showStatus() {
   parts.push(`${status.ready + pairs.list.length} ${status.ready + pairs.list.length === 1 ? "pair" : "pairs"} waiting`);
   if (status.agent_steps !== null) parts.push(`agent at ${number(status.agent_steps)} steps`);
   if (status.initial_labels > labels) parts.push(`training starts at ${status.initial_labels.toLocaleString("en")}`);
+  if (status.trouble) parts.push(`trouble: ${status.trouble}`);
   $("status").textContent = parts.join(" · ");
+  $("start").hidden = !status.may_start;
   $("progress").hidden = !status.goal;
   $("progress").value = status.goal ? Math.min(1, labels / status.goal) : 0;
   $("task").textContent = status.task ? `Which clip is better? ${status.task}` : "Which clip shows the better behaviour?";
@@ -276,6 +278,18 @@ async function flag() {
   if (shown.flag) toast("Flagged: the note goes with your answer");
 }
 
+async function startTraining() {
+  const n = (count) => count.toLocaleString("en");
+  $("start-text").textContent = `It would start by itself with ${n(status.initial_labels)} labels; now there are ${n(status.labels)}, so that the agent has less to learn from at first.`;
+  if ((await ask($("start-dialog"))) !== "start") return;
+  try {
+    takeStatus(await call("POST", "/api/start", {}));
+    toast("Training starts with the labels there are");
+  } catch (error) {
+    toast(`Training was not started: ${error.message}`);
+  }
+}
+
 const ACTIONS = {
   undo, skip, flag,
   pause: () => { player.playing = !player.playing; showMarks(); },
@@ -316,6 +330,7 @@ function listen() {
   for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
   $("pause").addEventListener("click", () => act("pause"));
   $("resume").addEventListener("click", goOn);
+  $("start").addEventListener("click", startTraining);
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
   $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
