@@ -60,6 +60,11 @@ _TASKS: dict[str, str] = {
     "HalfCheetah": "Run forward, to the right, as fast as you can.",
     "Hopper": "Hop forward, to the right, as fast as you can without falling.",
     "MovingDot": "Bring the white dot to the middle of the picture, and keep it there.",
+    "InvertedDoublePendulum": "Keep both poles upright.",
+    "InvertedPendulum": "Keep the pole upright.",
+    "Reacher": "Bring the tip of the arm to the dot, and keep it there.",
+    "Swimmer": "Swim forward, to the right, as fast as you can.",
+    "Walker": "Walk forward, to the right, as fast as you can without falling.",
     "Walker2d": "Walk forward, to the right, as fast as you can without falling.",
 }
 _ATARI_TASK = "Score as many points as you can, and do not lose lives."
@@ -174,6 +179,8 @@ def task_of(env_id: str) -> str:
     """What good behaviour is, in one sentence; empty for an environment that is not known here."""
     if env_id == MOVING_DOT_ID:
         return _TASKS["MovingDot"]
+    if (name := task_id(env_id)) in TASKS:
+        return _TASKS[name.removeprefix("Short").removesuffix("-v1")]
     try:
         spec = find_spec(env_id)
     except EnvError:

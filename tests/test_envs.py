@@ -12,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, table, task_of
+from envs.bodies import TASKS
 from envs.moving_dot import CENTRE, MovingDotEnv
 from envs.preprocessing import PixelPreprocessing, area_resize
 from envs.table import MOVING_DOT, MOVING_DOT_ID
@@ -391,6 +392,7 @@ def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
     assert "green paddle" in task_of("PongNoFrameskip-v4") == task_of("ALE/Pong-v5")
     assert "points" in task_of("MsPacmanNoFrameskip-v4")
     assert "dot" in task_of(MOVING_DOT_ID) and "pole" in task_of("CartPole-v1")
+    assert all(task_of(env_id) for env_id in TASKS) and task_of("Walker") == task_of("Walker2d-v5")
     assert task_of("MountainCar-v0") == task_of("NoSuchThing-v0") == ""
     names = {spec.kwargs.get("game", spec.name) for spec in gymnasium.registry.values()} | {"MovingDot"}
     assert set(table._TASKS) <= names, "of environments that there are"
