@@ -56,7 +56,6 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
         eval_interval_million_timesteps=0,
     )
     place = {"run_dir": tmp_path, "seed": 1, "n_watched": 0, "render_episodes": False, "resume": False}
-    torch.set_num_threads(1)  # faster, with networks as small as these
     worker = PolicyWorker("MountainCar-v0", config, None, Channels.create(synchronous=True, take_turns=False), **place)  # type: ignore[arg-type]
     reached = []
     while not worker.finished:
