@@ -7,7 +7,6 @@ layer, so that three cost little more than one, and the output is (members, B, n
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -232,15 +231,14 @@ class RewardCNN(nn.Module):
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
         return F.leaky_relu(self.fc(x), 0.01)
 
-    def folded(self) -> RewardCNN:
-        """A copy for prediction alone, which computes the same with batch norm as a part of the convolutions."""
-        twin = copy.deepcopy(self).eval()
-        for i, norm in enumerate(twin.norms):
+    def fold(self) -> None:
+        """Makes batch norm a part of the convolutions, for good: it then computes the same, for prediction alone."""
+        self.eval()
+        for i, norm in enumerate(self.norms):
             if isinstance(norm, nn.BatchNorm2d):
-                conv = twin.convs[i]
+                conv = self.convs[i]
                 assert isinstance(conv, nn.Conv2d)
-                twin.convs[i], twin.norms[i] = fuse_conv_bn_eval(conv, norm), nn.Identity()
-        return twin
+                self.convs[i], self.norms[i] = fuse_conv_bn_eval(conv, norm), nn.Identity()
 
 
 class FeaturePoints(nn.Module):

@@ -189,10 +189,11 @@ class RewardPredictor(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> RewardPredictor:
-        """A copy that predicts the same in less time, and cannot be trained."""
+        """What predicts the same in less time: a copy that cannot be trained, or itself where there is no such."""
+        if not isinstance(self.body, networks.RewardCNN):
+            return self
         twin = copy.deepcopy(self)
-        if isinstance(twin.body, networks.RewardCNN):
-            twin.body = twin.body.folded()
+        twin.body.fold()  # type: ignore[operator]
         return twin
 
     @torch.no_grad()

@@ -14,17 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
-from classic_tasks import HORIZON, make, processor_time
+from classic_tasks import HORIZON, make, outcome, processor_time
 from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from drlhp import HumanPreferencesSB3VecEnv
@@ -76,20 +73,13 @@ def ours(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> di
         n_given = wrapped.pref_db_size.value
         wrapped.close()
     seconds, processor_seconds = time.perf_counter() - start, processor_time() - used
-    returns, _ = evaluate_policy(
-        policy, DummyVecEnv([lambda: Monitor(make(env_id))]), episodes, return_episode_rewards=True
-    )
-    packages = ("stable-baselines3", "gymnasium", "torch", "numpy")
     return {
-        "env_id": env_id,
+        **outcome(policy, env_id, episodes),
         "seed": seed,
-        "return": round(float(np.mean(returns)), 1),
         "seconds": round(seconds, 1),
         "processor_seconds": round(processor_seconds, 1),
-        "steps": policy.num_timesteps,
         "steps_besides": waited,
         "labels": n_given,
-        "versions": {name: version(name) for name in packages},
         "settings": {"ppo": PPO_SETTINGS, "segment_length": SEGMENT_LENGTH, "n_initial_prefs": n_labels // 5},
     }
 

@@ -1,16 +1,23 @@
 """Two of Gymnasium's classic tasks with episodes of one length, for this project and for the imitation library.
 
-Needs nothing but Gymnasium, of either library's version.
+Needs nothing but Gymnasium and Stable-Baselines3, of either library's version.
 """
 
 from __future__ import annotations
 
 import resource
+from importlib.metadata import version
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+PACKAGES = ("stable-baselines3", "gymnasium", "torch", "numpy")
 
 HORIZON = {"Pendulum-v1": 200, "CartPole-v1": 500}  # steps, as registered
 
@@ -38,3 +45,15 @@ def processor_time() -> float:
     """Seconds that this process and its children that have ended have computed, on all cores."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def outcome(policy: PPO, env_id: str, episodes: int, *packages: str) -> dict[str, Any]:
+    """What the policy earns on the true reward, the steps from which it learned, and versions, also of `packages`."""
+    judge = DummyVecEnv([lambda: Monitor(make(env_id))])
+    returns, _ = evaluate_policy(policy, judge, episodes, return_episode_rewards=True)
+    return {
+        "env_id": env_id,
+        "return": round(float(np.mean(returns)), 1),
+        "steps": policy.num_timesteps,
+        "versions": {name: version(name) for name in (*packages, *PACKAGES)},
+    }

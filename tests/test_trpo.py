@@ -24,6 +24,7 @@ from a2c.update import Batch, make_optimizer
 from a2c.worker import PolicyWorker
 from channels import Channels
 from envs import EnvInfo, env_info, make_vec_env
+from tests.test_update import random_batch
 
 SIZE = 64
 CONFIG = PolicyConfig(algo="trpo", **TRPO_DEFAULTS)  # type: ignore[arg-type]
@@ -39,20 +40,6 @@ def new_policy(n_actions: int | None) -> Policy:
     with torch.no_grad():
         policy.actor.weight.mul_(30)  # far from uniform
     return policy
-
-
-def random_batch(policy: Policy) -> Batch:
-    observations = torch.randn(SIZE, 3)
-    actions, log_probs, values = policy.act(observations.numpy(), policy.noise(SIZE))
-    found = torch.randn(SIZE)
-    return Batch(
-        observations=observations,
-        actions=torch.from_numpy(actions),
-        log_probs=torch.from_numpy(log_probs),
-        advantages=found,
-        returns=torch.from_numpy(values) + found,
-        valid=torch.ones(SIZE, dtype=torch.bool),
-    )
 
 
 def flat(tensors: list[nn.Parameter]) -> Tensor:
@@ -109,7 +96,7 @@ def test_conjugate_gradients_solve_for_a_positive_definite_matrix() -> None:
 @pytest.mark.parametrize("n_actions", [3, None])
 def test_an_update_improves_the_surrogate_within_the_bound(n_actions: int | None, max_kl: float) -> None:
     policy = new_policy(n_actions)
-    old, batch = copy.deepcopy(policy), random_batch(policy)
+    old, batch = copy.deepcopy(policy), random_batch(policy, size=SIZE)
     config = replace(CONFIG, max_kl=max_kl, ent_coef=0.0)
     figures = trpo_update(policy, make_optimizer(policy, config), batch, config)
     with torch.no_grad():
@@ -123,7 +110,7 @@ def test_an_update_improves_the_surrogate_within_the_bound(n_actions: int | None
 
 def test_the_critic_alone_learns_where_no_action_was_better_than_another() -> None:
     policy = new_policy(3)
-    batch = replace(random_batch(policy), advantages=torch.zeros(SIZE), returns=torch.full((SIZE,), 2.0))
+    batch = replace(random_batch(policy, size=SIZE), advantages=torch.zeros(SIZE), returns=torch.full((SIZE,), 2.0))
     config, acted = replace(CONFIG, ent_coef=0.0), policy(batch.observations)[0]
     optimizer = make_optimizer(policy, config)
     errors = [trpo_update(policy, optimizer, batch, config)["value_loss"] for _ in range(30)]
@@ -135,14 +122,14 @@ def test_decisions_of_resetting_environments_change_nothing() -> None:
     results = []
     for garbage in (0.0, 50.0):
         policy = new_policy(None)
-        batch = random_batch(policy)
+        batch = random_batch(policy, size=SIZE)
         batch.valid[[2, 7]] = False
         for column in (batch.advantages, batch.returns, batch.observations):
             column[[2, 7]] = garbage
         trpo_update(policy, make_optimizer(policy, CONFIG), batch, CONFIG)
         results.append(flat(list(policy.parameters())))
     assert torch.equal(*results)
-    policy, batch = new_policy(3), random_batch(new_policy(3))
+    policy, batch = new_policy(3), random_batch(new_policy(3), size=SIZE)
     before = flat(list(policy.parameters()))
     none = replace(batch, valid=torch.zeros(SIZE, dtype=torch.bool))
     trpo_update(policy, make_optimizer(policy, CONFIG), none, CONFIG)

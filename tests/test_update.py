@@ -31,19 +31,19 @@ def env(n_actions: int | None) -> EnvInfo:
     return EnvInfo("Test-v0", "vector", (3,), n_actions, action_dim, 5, 30.0, 1, (), None, names, {})
 
 
-def random_batch(policy: Policy, seed: int = 0) -> Batch:
+def random_batch(policy: Policy, seed: int = 0, size: int = SIZE) -> Batch:
     """Decisions of the policy as it is, with random advantages; all are valid."""
     torch.manual_seed(seed)
-    observations = torch.randn(SIZE, 3)
+    observations = torch.randn(size, 3)
     actions, log_probs, values = policy.act(observations.numpy(), policy.noise(len(observations)))
-    advantages = torch.randn(SIZE)
+    advantages = torch.randn(size)
     return Batch(
         observations=observations,
         actions=torch.from_numpy(actions),
         log_probs=torch.from_numpy(log_probs),
         advantages=advantages,
         returns=torch.from_numpy(values) + advantages,
-        valid=torch.ones(SIZE),
+        valid=torch.ones(size, dtype=torch.bool),
     )
 
 

@@ -17,14 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from classic_tasks import HORIZON, make, processor_time
+from classic_tasks import HORIZON, make, outcome, processor_time
 from imitation.algorithms.preference_comparisons import (
     AgentTrainer,
     BasicRewardTrainer,
@@ -40,8 +39,6 @@ from imitation.rewards.reward_nets import BasicRewardNet
 from imitation.util import logger
 from imitation.util.networks import RunningNorm
 from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 N_ENVS, ROLLOUT = 8, 2048  # steps of a rollout in all environments
@@ -105,20 +102,13 @@ def measure(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) ->
         )
         trainer.train((rollouts - 1) * ROLLOUT, n_labels)
     seconds, processor_seconds = time.perf_counter() - start, processor_time() - used
-    returns, _ = evaluate_policy(
-        policy, DummyVecEnv([lambda: Monitor(make(env_id))]), episodes, return_episode_rewards=True
-    )
-    packages = ("imitation", "stable-baselines3", "gymnasium", "torch", "numpy")
     return {
-        "env_id": env_id,
+        **outcome(policy, env_id, episodes, "imitation"),
         "seed": seed,
-        "return": round(float(np.mean(returns)), 1),
         "seconds": round(seconds, 1),
         "processor_seconds": round(processor_seconds, 1),
-        "steps": policy.num_timesteps,
         "steps_besides": agent.sampled,
         "labels": len(trainer.dataset),
-        "versions": {name: version(name) for name in packages},
         "settings": {"ppo": PPO_SETTINGS, "comparisons": COMPARISON_SETTINGS, "reward_epochs": REWARD_EPOCHS},
     }
 
