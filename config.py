@@ -280,6 +280,11 @@ def validate(config: RunConfig) -> None:
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if policy.algo == "trpo" and env_info(config.env_id).kind == "pixels":
         raise UserError(f"--algo trpo learns from vectors, and {config.env_id} shows pixels; give --algo ppo.")
+    if policy.policy_network == "nature_lstm":
+        if env_info(config.env_id).kind != "pixels":
+            raise UserError(f"--policy_network nature_lstm reads pixels, and {config.env_id} shows none; leave it out.")
+        if policy.demonstrations:
+            raise UserError("--demonstrations are imitated step by step; give --policy_network nature with them.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:

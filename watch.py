@@ -231,10 +231,11 @@ class Step:
 def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterator[Step]:
     """Plays one episode in an environment of its own, step by step as steps are asked for."""
     observations, _ = env.reset()
+    memory = np.zeros((len(observations), agent.policy.memory_size), np.float32)
     done = False
     while not done:
         noise = None if deterministic else agent.policy.noise(len(observations))
-        actions = agent.policy.act(observations, noise)[0]
+        actions = agent.policy.act(observations, noise, memory)[0]
         picture = env.watch()[0].copy() if env.n_watched else None
         predicted = None if agent.predictor is None else float(agent.predictor.reward(observations, actions)[0])
         observations, rewards, terminated, truncated, _ = env.step(actions)

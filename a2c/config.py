@@ -50,8 +50,8 @@ class PolicyConfig:
     explore_million_timesteps: float = 0.0
     """Million agent steps in which the policy learns to reach states that are new to it, before anything else is
     learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
-    policy_network: Literal["nature", "feature_points"] = "nature"
-    """Body for pixel observations: the paper's CNN, or learned feature points."""
+    policy_network: Literal["nature", "feature_points", "nature_lstm"] = "nature"
+    """Body for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
     demonstrations: str | None = None
     """Recorded play (an .npz file of `watch --record_demonstrations`, or a folder of them) that the policy learns to
     imitate before anything else."""

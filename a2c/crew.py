@@ -30,7 +30,7 @@ LEAST_ENVS = 4  # of a process; with fewer, batches are too small to be worth it
 
 def fills_cores(info: EnvInfo, config: PolicyConfig, device: torch.device) -> bool:
     """Whether the policy has work for several cores: convolutions, or the simulation of bodies, on the CPU."""
-    convolves = info.kind == "pixels" and config.policy_network == "nature"
+    convolves = info.kind == "pixels" and config.policy_network != "feature_points"
     return (convolves or info.state_size > 0) and device.type == "cpu"
 
 

@@ -146,10 +146,11 @@ def record(info: EnvInfo, policy: Policy, *, episodes: int, seed: int, determini
     try:
         for _ in range(episodes):
             observations, _ = env.reset()
+            memory = np.zeros((1, policy.memory_size), np.float32)
             seen, actions, rewards = list[np.ndarray](), list[np.ndarray](), list[float]()
             done = False
             while not done:
-                chosen = policy.act(observations, None if deterministic else policy.noise(1))[0]
+                chosen = policy.act(observations, None if deterministic else policy.noise(1), memory)[0]
                 of_pixels = info.kind == "pixels"
                 new = observations[0] if not of_pixels or not seen else observations[0, -1:]
                 seen.append(new.copy() if of_pixels else new[None].copy())

@@ -68,6 +68,7 @@ def play(
     n, info = env.num_envs, env.info
     actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+    memory = np.zeros((n, policy.memory_size), np.float32)
     capped, playing = np.zeros(n, np.bool_), np.ones(n, np.bool_)
     with channels.turns.policy():
         observations, _ = env.reset(seed=seed)
@@ -77,7 +78,9 @@ def play(
         with channels.turns.policy():
             noise = policy.noise(int(playing.sum()))
             noise[~sampled[playing]] = 0.0
-            actions[playing] = policy.act(observations[playing], noise)[0]
+            remembered = memory[playing]
+            actions[playing] = policy.act(observations[playing], noise, remembered)[0]
+            memory[playing] = remembered
             observations, rewards, terminated, truncated, _ = env.step(actions)
         returns[playing] += rewards[playing]
         lengths[playing] += 1

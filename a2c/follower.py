@@ -37,7 +37,8 @@ class Shared:
         """
         if size > 1:
             policy.move_to(arena, fill=leads)
-        rollout = Rollout.allocate(env_info(env_id), config.n_steps, config.n_envs, arena, policy.channels_last)
+        sizes = (config.n_steps, config.n_envs)
+        rollout = Rollout.allocate(env_info(env_id), *sizes, arena, policy.channels_last, policy.memory_size)
         shares = [[arena.tensor(weight) for weight in policy.weights()] for _ in range(size - 1)]
         return cls(policy, rollout, shares)
 

@@ -19,6 +19,7 @@ from a2c.crew import Arena
 from envs import EnvInfo
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
+MEMORY = 256  # units of a recurrent policy
 PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
 
 
@@ -39,7 +40,7 @@ class Policy(nn.Module):
 
     Args:
         info: what the environment shows and takes.
-        network: `nature` or `feature_points` for pixels; vectors always get an MLP.
+        network: `nature`, `feature_points` or `nature_lstm` for pixels; vectors always get an MLP.
         device: where the networks compute; observations come, and actions go, as arrays in main memory.
     """
 
@@ -54,6 +55,9 @@ class Policy(nn.Module):
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)
+        self.lstm: nn.LSTMCell | None = None
+        if info.kind == "pixels" and network == "nature_lstm":
+            self.lstm, n_features = nn.LSTMCell(n_features, MEMORY), MEMORY
         seen = info.observation_shape if info.kind == "vector" else info.observation_shape[1:]
         self.statistics = networks.Statistics(*seen) if hasattr(self.body, "reader") else None
         self.n_actions, self.action_dim = info.n_actions, info.action_dim
@@ -75,10 +79,20 @@ class Policy(nn.Module):
         """Whether pixels should lie channels last in memory, which is what `networks.converted` reads fastest."""
         return isinstance(self.body, networks.NatureCNN)
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers M that a recurrent policy keeps from one decision of an environment for the next; else 0."""
+        return 2 * MEMORY if self.lstm else 0
+
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations (B, ...) -> action logits or means (B, A), values (B,)."""
-        body = self._fast[0] if self._fast else self.body
-        features = body(observations).float()
+        """Observations (B, ...) -> action logits or means (B, A), values (B,); of a policy that is not recurrent."""
+        return self._heads(self._features(observations))
+
+    def _features(self, observations: Tensor) -> Tensor:
+        features: Tensor = (self._fast[0] if self._fast else self.body)(observations).float()
+        return features
+
+    def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         # A body that can hold an ensemble holds one member for both heads, or one for each.
         for_actor, for_critic = (features[0], features[-1]) if features.dim() == 3 else (features, features)
         return self.actor(for_actor), self.critic(for_critic).squeeze(-1)
@@ -98,15 +112,29 @@ class Policy(nn.Module):
         drawn = values.normal_() if self.log_std is not None else values.exponential_().log_().neg_()
         return drawn.numpy()
 
+    def _remembering(self, observations: Tensor, memory: np.ndarray | None) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, of one step; `memory` (N, M) is read and overwritten by what the next step needs."""
+        features = self._features(observations)
+        if self.lstm is not None:
+            assert memory is not None, "a recurrent policy needs its memory"
+            hidden, cell = self.lstm(features, networks.to_device(memory, self.device).chunk(2, dim=1))
+            memory[:] = torch.cat([hidden, cell], dim=1).cpu().numpy()
+            features = hidden
+        return self._heads(features)
+
     @torch.inference_mode()
-    def act(self, observations: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def act(
+        self, observations: np.ndarray, noise: np.ndarray | None, memory: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,).
 
         Args:
             noise: (N, A) of `noise`; None for the most likely actions, or the means.
+            memory: (N, M), zeros at the start of an episode; overwritten by what the next step of the same episodes
+                needs. For a recurrent policy alone.
         """
         self.acted_on.append(moved := networks.to_device(observations, self.device))
-        head, values = self(moved)
+        head, values = self._remembering(moved, memory)
         chance = 0.0 if noise is None else networks.to_device(noise, self.device)
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
         log_probs, _ = self._judged(head, actions)
@@ -115,15 +143,42 @@ class Policy(nn.Module):
         return actions.numpy(), log_probs.numpy(), values.numpy()
 
     @torch.inference_mode()
-    def values(self, observations: np.ndarray) -> np.ndarray:
-        """Observations (N, ...) -> V (N,)."""
-        values: Tensor = self(networks.to_device(observations, self.device))[1]
+    def values(self, observations: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
+        """Observations (N, ...) -> V (N,); the `memory` (N, M) of `act` is only read."""
+        values = self._remembering(
+            networks.to_device(observations, self.device), None if memory is None else memory.copy()
+        )[1]
         return values.cpu().numpy()
 
-    def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
-        """Log-probabilities, entropies and values of past decisions under the present weights, with gradients."""
-        head, values = self(observations)
+    def evaluate(
+        self, observations: Tensor, actions: Tensor, memory: Tensor | None = None, valid: Tensor | None = None
+    ) -> Evaluation:
+        """Log-probabilities, entropies and values of past decisions under the present weights, with gradients.
+
+        Those of a recurrent policy are all decisions of N environments, step by step: B is T times N.
+
+        Args:
+            memory: (N, M) what it remembered before the first step.
+            valid: (B,) bool; False at the steps between two episodes, after which it remembers nothing.
+        """
+        features = self._features(observations)
+        if self.lstm is not None:
+            assert memory is not None and valid is not None, "a recurrent policy needs its memory"
+            features = self._recalled(features, memory, valid)
+        head, values = self._heads(features)
         return Evaluation(*self._judged(head, actions), values)
+
+    def _recalled(self, features: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
+        """(T * N, F) features of T steps -> (T * N, MEMORY) what the policy made of them one after the other."""
+        assert self.lstm is not None
+        hidden, cell = memory.chunk(2, dim=1)
+        steps, found = len(features) // len(memory), []
+        goes_on = valid.float().reshape(steps, -1, 1)
+        for x, kept in zip(features.reshape(steps, len(memory), -1), goes_on, strict=True):
+            hidden, cell = self.lstm(x, (hidden, cell))
+            found.append(hidden)
+            hidden, cell = hidden * kept, cell * kept
+        return torch.cat(found)
 
     def _judged(self, head: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """What `distribution` says of actions, log-probabilities and entropies (B,).

@@ -48,10 +48,13 @@ class Rollout:
     valid: np.ndarray  # (T, N) False where the environment was resetting and ignored the action
     advantages: np.ndarray  # (T, N) by the rewards that the policy learns from
     returns: np.ndarray  # (T, N) likewise
+    memory: np.ndarray  # (T + 1, N, M) of a recurrent policy before each step and after the last; M is 0 for any other
     states: np.ndarray  # (T, N, S) what clips of MuJoCo's bodies are drawn from; S is 0 for anything else
 
     @classmethod
-    def allocate(cls, info: EnvInfo, n_steps: int, n_envs: int, arena: Arena, channels_last: bool) -> Rollout:
+    def allocate(
+        cls, info: EnvInfo, n_steps: int, n_envs: int, arena: Arena, channels_last: bool, memory_size: int = 0
+    ) -> Rollout:
         """Zeros; pixels (T + 1, N, C, H, W) perhaps with C last in memory."""
         if channels_last:
             channels, *size = info.observation_shape
@@ -75,6 +78,7 @@ class Rollout:
             valid=arena.array(shape, np.bool_),
             advantages=arena.array(shape),
             returns=arena.array(shape),
+            memory=arena.array((n_steps + 1, n_envs, memory_size)),
             states=arena.array((*shape, info.state_size)),
         )
 
@@ -154,11 +158,15 @@ class Actor:
         None of bodies that are drawn from states, which the rollout has.
         """
         r, mine, views = self.rollout, self.mine, list[np.ndarray]()
-        r.observations[0, mine] = r.observations[-1, mine]
+        r.observations[0, mine], r.memory[0, mine] = r.observations[-1, mine], r.memory[-1, mine]
         for t in range(len(r.rewards)):
             with self.stopwatch.part("policy"):
-                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine])
+                memory = r.memory[t, mine].copy()
+                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory)
                 r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
+                # The step after the last of an episode is none; of step -1, the last rollout's is still there.
+                memory[r.terminated[t - 1, mine] | r.truncated[t - 1, mine]] = 0.0
+                r.memory[t + 1, mine] = memory
             if r.states.shape[-1]:
                 r.states[t, mine] = self.env.states
             elif watch:
@@ -168,7 +176,7 @@ class Actor:
                 r.true_rewards[t, mine], r.terminated[t, mine], r.truncated[t, mine] = rewards, terminated, truncated
                 self._store(t + 1, observations)
         with self.stopwatch.part("policy"):
-            r.last_values[mine] = self.policy.values(r.observations[-1, mine])
+            r.last_values[mine] = self.policy.values(r.observations[-1, mine], r.memory[-1, mine])
         return views
 
     def _store(self, t: int, observations: np.ndarray) -> None:

@@ -59,6 +59,7 @@ class Batch:
     advantages: Tensor  # (B,)
     returns: Tensor  # (B,)
     valid: Tensor  # (B,) bool
+    memory: Tensor | None = None  # (B, M) of a recurrent policy before each decision
 
     def __len__(self) -> int:
         return len(self.valid)
@@ -72,17 +73,22 @@ class Batch:
         """
         columns = (rollout.log_probs, rollout.advantages, rollout.returns, rollout.valid)
         flat = (rollout.flat_actions(), *(column.reshape(-1) for column in columns))
-        moved = (networks.to_device(column, device) for column in flat)
+        moved = [networks.to_device(column, device) for column in flat]
         if observations is None:
             observations = networks.to_device(rollout.flat_observations(), device)
+        if rollout.memory.shape[-1]:
+            moved.append(networks.to_device(rollout.memory[:-1].reshape(rollout.n_decisions, -1), device))
         return cls(observations, *moved)
 
     def select(self, rows: slice | np.ndarray | Tensor) -> Batch:
         """The decisions of some rows."""
+        columns = [getattr(self, name) for name in self.__dataclass_fields__]
+        if self.memory is None:
+            columns.pop()
         if isinstance(rows, slice):
-            return Batch(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+            return Batch(*(column[rows] for column in columns))
         indices = networks.to_device(rows, self.valid.device)
-        return Batch(*(_rows(getattr(self, name), indices) for name in self.__dataclass_fields__))
+        return Batch(*(_rows(column, indices) for column in columns))
 
 
 def _rows(x: Tensor, indices: Tensor) -> Tensor:
@@ -115,20 +121,36 @@ def a2c_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
     """One step on the whole batch along the advantage-weighted policy gradient."""
-    rows = [share(len(batch), crew.size, index) for index in range(crew.size)]
+    rows: list[slice | np.ndarray] = [share(len(batch), crew.size, index) for index in range(crew.size)]
+    if policy.memory_size:
+        rows = [_all_steps(envs, config) for envs in torch.arange(config.n_envs).tensor_split(crew.size)]
     return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=float(batch.valid.sum())))
 
 
 def ppo_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
-    """Several passes over shuffled minibatches with the clipped surrogate objective (eq. 7)."""
+    """Several passes over shuffled minibatches with the clipped surrogate objective (eq. 7).
+
+    Minibatches of a recurrent policy are of environments with all their steps, at least one for each process.
+    """
     figures: dict[str, Tensor] = {}
+    n, n_minibatches = len(batch), config.ppo_minibatches
+    if policy.memory_size:
+        n, n_minibatches = config.n_envs, max(1, min(n_minibatches, config.n_envs // crew.size))
     for _ in range(config.ppo_epochs):
-        for indices in torch.randperm(len(batch)).chunk(config.ppo_minibatches):
-            rows = [part.numpy() for part in indices.tensor_split(crew.size)]
-            figures = _step(policy, optimizer, batch, config, crew, rows, **_statistics(batch, indices))
+        for indices in torch.randperm(n).tensor_split(n_minibatches):
+            parts = indices.tensor_split(crew.size)
+            rows = [_all_steps(part, config) if policy.memory_size else part.numpy() for part in parts]
+            statistics = _statistics(batch, torch.from_numpy(np.concatenate(rows)))
+            figures = _step(policy, optimizer, batch, config, crew, rows, **statistics)
     return _numbers(figures)
+
+
+def _all_steps(envs: Tensor, config: PolicyConfig) -> np.ndarray:
+    """The rows of a rollout laid flat that are of these environments, step by step."""
+    steps = np.arange(config.n_steps)[:, None]
+    return (steps * config.n_envs + envs.numpy()).reshape(-1)
 
 
 def _statistics(batch: Batch, indices: Tensor) -> dict[str, float]:
@@ -169,7 +191,8 @@ def gradients(
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
     mine = batch.select(descent.rows)
-    evaluation = policy.evaluate(mine.observations, mine.actions)
+    at_first = None if mine.memory is None else mine.memory[: len(mine) // config.n_steps]
+    evaluation = policy.evaluate(mine.observations, mine.actions, at_first, mine.valid)
     advantages = (mine.advantages - descent.mean) / descent.std
     policy_losses = -advantages * evaluation.log_probs
     if config.algo == "ppo":

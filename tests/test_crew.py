@@ -51,10 +51,13 @@ def flat(worker: PolicyWorker) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in worker.policy.parameters()])
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_a_crew_acts_and_learns_as_one_process_does(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("algo", "network"), [("a2c", "nature"), ("ppo", "nature"), ("a2c", "nature_lstm"), ("ppo", "nature_lstm")]
+)
+def test_a_crew_acts_and_learns_as_one_process_does(algo: str, network: str, tmp_path: Path) -> None:
     """Three processes with unequal shares of seven environments; sums in another order differ in their last bits."""
     words = ["train_policy_with_original_rewards", BREAKOUT, "--algo", algo, "--n_steps", "12"]
+    words += ["--policy_network", network]
     config = replace(parse(words).policy, n_envs=7, ppo_epochs=2, ppo_minibatches=2, eval_interval_million_timesteps=0)
     rollouts, weights, before = [], [], []
     for size in (1, 3):

@@ -27,10 +27,12 @@ CARTPOLE, DOT, PENDULUM = "CartPole-v1", "MovingDotNoFrameskip-v0", "Pendulum-v1
 class Player:
     """Plays by a rule, in place of a policy, and remembers what it saw."""
 
+    memory_size = 0
+
     def __init__(self, rule: Callable[[np.ndarray], Any]) -> None:
         self.rule, self.saw = rule, list[np.ndarray]()
 
-    def act(self, observations: np.ndarray, noise: None) -> tuple[np.ndarray, None, None]:
+    def act(self, observations: np.ndarray, noise: None, memory: np.ndarray) -> tuple[np.ndarray, None, None]:
         self.saw.append(observations[0].copy())
         return np.array([self.rule(observations[0])]), None, None
 
