@@ -1,4 +1,4 @@
-"""Evaluation of the policy while it trains: the same whole episodes each time, in environments of their own."""
+"""Evaluation of the policy while it trains: the same whole games each time, in environments of their own."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Evaluator:
         """
         n = self.n_episodes
         if self._env is None:
-            self._env = make_vec_env(self.info.env_id, 2 * n, self.seed, in_process=True)
+            self._env = make_vec_env(self.info.env_id, 2 * n, self.seed, in_process=True, whole_games=True)
         # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)

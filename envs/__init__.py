@@ -1,5 +1,7 @@
 """Environments: what each id is (`env_info`) and many of them at once (`make_vec_env`)."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,19 @@ __all__ = [
 
 
 def make_vec_env(
-    env_id: str, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0, in_process: bool = False
+    env_id: str,
+    n_envs: int,
+    seed: int,
+    n_watched: int = 0,
+    n_threads: int = 0,
+    in_process: bool = False,
+    whole_games: bool = False,
 ) -> PreferenceVecEnv:
     """Make `n_envs` environments, of which people can watch the first `n_watched`.
 
     `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice). With `in_process` no
-    environment has a worker process of its own, which suits those that are seldom used.
+    environment has a worker process of its own, which suits those that are seldom used. With `whole_games` Atari's
+    go on to their end where training cuts them (Enduro).
     Raises EnvError for an id that cannot be used or watched.
     """
     info = env_info(env_id)
@@ -40,7 +49,9 @@ def make_vec_env(
     if info.env_id in TASKS:
         return TaskVecEnv(info, n_envs, seed, n_watched)
     if is_atari(find_spec(env_id)):
-        return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
+        game_frames = find_spec(env_id).kwargs["max_num_frames_per_episode"]
+        played = replace(info, max_episode_frames=game_frames) if whole_games else info
+        return AtariPreferenceVecEnv(played, n_envs, seed, n_watched, n_threads)
     if is_body(find_spec(env_id)):
         return GymnasiumBodiesVecEnv(info, n_envs, seed, n_watched)
     return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched, in_process)

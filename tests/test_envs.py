@@ -434,3 +434,11 @@ def test_wrong_numbers_of_environments_are_refused() -> None:
         make_vec_env(MOVING_DOT_ID, 2, seed=0, n_watched=3)
     with pytest.raises(EnvError, match="make_vec_env"):
         make_env("PongNoFrameskip-v4")
+
+
+def test_whole_games_of_enduro_go_on() -> None:
+    """A first day that is not passed takes some 13,000 frames."""
+    with closing(make_vec_env("EnduroNoFrameskip-v4", 1, seed=0, n_threads=1, whole_games=True)) as env:
+        env.reset()
+        steps = next(step for step in range(1, 5000) if env.step(np.array([0]))[2][0])
+    assert 3000 < steps < 4000
