@@ -35,6 +35,7 @@ class Experiment:
 
     title: str
     command: tuple[str, ...]
+    ordinary: str = ""  # the experiment whose agent plays beside this one's in a video at the end
 
 
 def _quick(million_timesteps: int) -> tuple[str, ...]:
@@ -48,9 +49,10 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
     return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
 
 
-def _trick(env_id: str, teacher: str, n_labels: int) -> tuple[str, ...]:
+def _trick(title: str, body: str, teacher: str, n_labels: int) -> Experiment:
     """A teacher of examples/circus.py gives so many labels."""
-    return (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels))
+    command = (PREFERENCES, f"{body}-v1", "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels))
+    return Experiment(f"{title}, {n_labels} labels", command, f"{body.lower()}-true")
 
 
 def _bodies() -> dict[str, Experiment]:
@@ -102,12 +104,10 @@ EXPERIMENTS = {
     ),
     **_bodies(),
     # As many labels as the paper's people gave (section 3.2), where it has the trick.
-    "circus-backflip": Experiment("Hopper turns backflips, 900 labels", _trick("Hopper-v1", "backflip", 900)),
-    "circus-one-leg": Experiment("HalfCheetah runs on one leg, 800", _trick("HalfCheetah-v1", "on_one_leg", 800)),
-    "circus-ballet": Experiment("Walker stands on one leg, 800", _trick("Walker-v1", "ballet", 800)),
-    "circus-reacher": Experiment(
-        "Reacher keeps away from its target, 300", _trick("Reacher-v1", "away_from_the_target", 300)
-    ),
+    "circus-backflip": _trick("Hopper turns backflips", "Hopper", "backflip", 900),
+    "circus-one-leg": _trick("HalfCheetah runs on one leg", "HalfCheetah", "on_one_leg", 800),
+    "circus-ballet": _trick("Walker stands on one leg", "Walker", "ballet", 800),
+    "circus-reacher": _trick("Reacher keeps away from its target", "Reacher", "away_from_the_target", 300),
 }
 
 
@@ -119,7 +119,8 @@ def reproduce(
 ) -> int:
     """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
 
-    What is done stays done, and what was stopped goes on.
+    What is done stays done, and what was stopped goes on. One that teaches a trick also trains one ordinary agent of
+    the same body, and ends in a video of the first seed's agent beside it.
 
     Args:
         name: the experiment; without one they are listed.
@@ -140,6 +141,9 @@ def reproduce(
         if value < 1:
             raise UserError(f"--{flag} must be 1 or more, not {value}.")
     runs = [Path(log_dir) / f"{name}-seed{seed}" for seed in range(seeds)]
+    wanted = [(name, seed, run) for seed, run in enumerate(runs)]
+    if ordinary := EXPERIMENTS[name].ordinary:
+        wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
     print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
@@ -147,18 +151,23 @@ def reproduce(
         places.put(cores)
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            jobs = [pool.submit(_run, name, seed, run, places, processes) for seed, run in enumerate(runs)]
-            failed = [str(seed) for seed, job in enumerate(jobs) if job.result()]
+            jobs = [pool.submit(_run, *one, places, processes) for one in wanted]
+            failed = [str(run) for (*_, run), job in zip(wanted, jobs, strict=True) if job.result()]
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.send_signal(signal.SIGINT)  # which writes checkpoints
             raise
     if failed:
-        raise UserError(f"seed {', '.join(failed)} did not finish; the same command carries on with it.")
-    import report  # slow to import, for its figures
+        raise UserError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
+    # Both are slow to import.
+    import report
+    import watch
 
     report.report_command([*map(str, runs), "--output", str(Path(log_dir) / f"{name}-report")])
+    if ordinary:
+        video = ("--output", str(Path(log_dir) / f"{name}.mp4"))
+        watch.watch_command([str(runs[0]), "--beside", str(wanted[-1][2]), "--deterministic", *video])
     return 0
 
 
@@ -181,7 +190,7 @@ def is_done(run: Path) -> bool:
 def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:
     """Carries out one seed, as far as that was not done, on cores that are free; returns the exit status."""
     if is_done(run):
-        print(f"seed {seed}: done, in {run}", flush=True)
+        print(f"{run.name}: done, in {run}", flush=True)
         return 0
     flags = (*EXPERIMENTS[name].command, "--seed", str(seed), "--log_dir", str(run.parent), "--run_name", run.name)
     arguments = ("--resume", str(run)) if run.exists() else flags
@@ -197,6 +206,6 @@ def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], process
         processes.append(process)
         assert process.stdout is not None
         for line in process.stdout:
-            print(f"seed {seed}: {line}", end="", flush=True)
+            print(f"{run.name}: {line}", end="", flush=True)
     places.put(cores)
     return process.returncode

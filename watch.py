@@ -39,6 +39,8 @@ class WatchConfig:
     """Run folder, its policy folder, or one policy checkpoint (step-*.pt)."""
     episodes: int = 1
     """Episodes to play."""
+    beside: Path | None = None
+    """Run folder or policy checkpoint of a second agent of the same environment, which plays on the right."""
     output: Path | None = None
     """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
     record_demonstrations: Path | None = None
@@ -73,7 +75,14 @@ def watch_command(arguments: list[str]) -> None:
         raise UserError(f"--seed must be 0 or more, not {config.seed}.")
     if config.record_demonstrations and config.output:
         raise UserError("--record_demonstrations shows nothing, so there is no video for --output; leave one out.")
+    if config.record_demonstrations and config.beside:
+        raise UserError("--record_demonstrations is of one agent; leave out --beside.")
     agent = Agent.load(config.run_or_checkpoint)
+    other = None if config.beside is None else Agent.load(config.beside)
+    if other is not None and other.info.env_id != agent.info.env_id:
+        raise UserError(
+            f"--beside {config.beside} plays {other.info.env_id}, not {agent.info.env_id}; give an agent of the same."
+        )
     print(f"{agent.info.env_id}, policy of {agent.policy_path}", flush=True)
     if config.record_demonstrations:
         record_demonstrations(agent, config, config.record_demonstrations)
@@ -81,7 +90,7 @@ def watch_command(arguments: list[str]) -> None:
     if agent.predictor is None:
         print(f"{agent.folder} has no reward predictor, so none is drawn.", flush=True)
     output = video_path(config.output, agent.folder / "watch.mp4")
-    with contextlib.closing(film(agent, config)) as scenes:
+    with contextlib.closing(film_pair(agent, other, config) if other else film(agent, config)) as scenes:
         if output is None:
             play_in_window(scenes, agent.info)
         else:
@@ -243,8 +252,12 @@ def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterato
         yield Step(picture, float(rewards[0]), predicted, done)
 
 
-def film(agent: Agent, config: WatchConfig) -> Generator[Scene]:
-    """Plays the episodes, step by step as scenes are asked for; prints each episode's rewards at its end."""
+def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
+    """Plays the episodes, step by step as scenes are asked for; prints each episode's rewards at its end.
+
+    Args:
+        side: where the agent is shown, for what is printed.
+    """
     torch.manual_seed(config.seed)
     env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1)
     try:
@@ -260,9 +273,26 @@ def film(agent: Agent, config: WatchConfig) -> Generator[Scene]:
                 true.append(step.true)
                 caption = f"episode {episode}/{config.episodes}  ·  step {len(true)}  ·  true reward {sum(true):g}"
                 yield Scene(picture, caption, step.ends_episode)
-            print(f"Episode {episode}: {summary(true, predicted)}", flush=True)
+            print(f"Episode {episode}{side}: {summary(true, predicted)}", flush=True)
     finally:
         env.close()
+
+
+def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene]:
+    """The scenes of two agents side by side, from the same starts; who ends an episode first waits for the other."""
+    with contextlib.closing(film(left, config, ", left")) as a, contextlib.closing(film(right, config, ", right")) as b:
+        for _ in range(config.episodes):
+            first, second = next(a), next(b)
+            while True:
+                over = first.ends_episode and second.ends_episode
+                names = "  ·  ".join(agent.folder.resolve().name for agent in (left, right))
+                yield Scene(pair_picture(first.picture, second.picture, (), caption=names), first.caption, over)
+                if over:
+                    break
+                first = first if first.ends_episode else next(a)
+                second = second if second.ends_episode else next(b)
+        for scenes in (a, b):
+            next(scenes, None)  # which prints of the last episode
 
 
 def summary(true: Sequence[float], predicted: Sequence[float]) -> str:

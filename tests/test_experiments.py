@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 
 import config
 import experiments
+from envs import draw_states
 from experiments import EXPERIMENTS, Experiment, is_done, reproduce
+from pref_db import draw_with
 from processes import UserError
 from report import figures
 
@@ -40,16 +43,31 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     assert all(is_done(run) for run in runs)
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text()
     output = capfd.readouterr().out
-    assert "seed 0: Finished." in output and "seed 1: Finished." in output
+    assert "seed0: Finished." in output and "seed1: Finished." in output
     checkpoints = sorted((runs[1] / "policy").glob("step-*.pt"))
     before = [path.stat().st_mtime_ns for path in sorted((runs[0] / "policy").iterdir())]
     for path in checkpoints[1:]:
         path.unlink()  # as if it had been stopped then
     assert not is_done(runs[1])
     assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=1) == 0
-    assert "seed 0: done" in capfd.readouterr().out
+    assert "seed0: done" in capfd.readouterr().out
     assert is_done(runs[1])
     assert [path.stat().st_mtime_ns for path in sorted((runs[0] / "policy").iterdir())] == before
+
+
+def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DPI", 40)
+    draw_with(draw_states)
+    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.001")
+    labels = ("--max_prefs", "10", "--n_initial_epochs", "1", "--teacher", "examples.circus:away_from_the_target")
+    trick = ("train_policy_with_preferences", "Reacher-v1", *labels, *length)
+    monkeypatch.setitem(EXPERIMENTS, "trick", Experiment("a trick", trick, "usual"))
+    usual = Experiment("as usual", ("train_policy_with_original_rewards", "Reacher-v1", *length))
+    monkeypatch.setitem(EXPERIMENTS, "usual", usual)
+    assert reproduce("trick", seeds=1, log_dir=str(tmp_path)) == 0
+    assert is_done(tmp_path / "trick-seed0") and is_done(tmp_path / "usual-seed0")
+    with av.open(str(tmp_path / "trick.mp4")) as film:
+        assert sum(1 for _ in film.decode(video=0)) == 50
 
 
 def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +76,7 @@ def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match="trial-seed0"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
     (tmp_path / "trial-seed0" / "config.json").write_text('{"config": {"policy": {"million_timesteps": 1}}}')
-    with pytest.raises(UserError, match="seed 0 did not finish"):
+    with pytest.raises(UserError, match="seed0 did not finish"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
 
 

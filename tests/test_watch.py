@@ -104,6 +104,31 @@ def test_a_run_without_a_predictor_is_watched_without_a_plot(
     assert len(frames) == 2 * EPISODE_STEPS and frames[0].shape == (420, 320, 3)
 
 
+def test_two_agents_play_side_by_side_from_the_same_starts(
+    dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one with a predictor on the left; each does what it would do alone."""
+    other = tmp_path / "other"
+    shutil.copytree(dot / "policy", other / "policy")
+    film = tmp_path / "both.mp4"
+    flags = ["--episodes", "2", "--deterministic", "--output", str(film)]
+    watch.watch_command([str(dot), "--beside", str(other), *flags])
+    printed = capsys.readouterr().out
+    episodes = re.findall(r"Episode (\d), (left|right): 250 steps, true reward (-?\d+)(, predicted)?", printed)
+    assert [(number, side) for number, side, *_ in episodes] == [
+        ("1", "left"),
+        ("1", "right"),
+        ("2", "left"),
+        ("2", "right"),
+    ]
+    assert episodes[0][2] == episodes[1][2] and [bool(predicted) for *_, predicted in episodes] == [True, False] * 2
+    frames = read_video(film)
+    assert len(frames) == 2 * EPISODE_STEPS
+    middle = frames[0].shape[1] // 2
+    dots = [near(side[:400], (255, 255, 255)).sum() for side in (frames[0][:, :middle], frames[0][:, middle:])]
+    assert min(dots) > 20
+
+
 def test_the_agent_is_the_one_that_was_saved(dot: Path) -> None:
     agent = watch.Agent.load(dot)
     saved = {part: checkpoint.read(checkpoint.find(dot, part))["weights"] for part in ("policy", "reward_predictor")}
@@ -173,6 +198,7 @@ def test_what_cannot_be_watched_is_said_in_a_sentence(
         (["--output", "nowhere/film.gif"], "is in a folder that does not exist; make nowhere first."),
         (["--episodes", "0"], "--episodes must be 1 or more, not 0."),
         (["--seed", "-1"], "--seed must be 0 or more, not -1."),
+        (["--record_demonstrations", "a.npz", "--beside", "runs/b"], "is of one agent; leave out --beside."),
     ],
 )
 def test_flags_that_cannot_work_are_refused_before_anything_is_played(
