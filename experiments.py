@@ -24,7 +24,7 @@ from run_folder import n_cores, read_config
 CORES_PER_RUN = 2
 
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
-PONG = "PongNoFrameskip-v4"
+PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
 PAPERS_LENGTH = ("--million_timesteps", "50")
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
@@ -49,10 +49,10 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
     return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
 
 
-def _trick(title: str, body: str, teacher: str, n_labels: int) -> Experiment:
+def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
     """A teacher of examples/circus.py gives so many labels."""
-    command = (PREFERENCES, f"{body}-v1", "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels))
-    return Experiment(f"{title}, {n_labels} labels", command, f"{body.lower()}-true")
+    command = (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels), *flags)
+    return Experiment(f"{title}, {n_labels:,} labels", command, ordinary)
 
 
 def _bodies() -> dict[str, Experiment]:
@@ -81,7 +81,8 @@ EXPERIMENTS = {
     "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
     "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG)),
     "pong-paper": Experiment("Pong, 5,500 labels, all as in the paper", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
-    "enduro": Experiment("Enduro, 5,500 labels", _with_labels("EnduroNoFrameskip-v4", 5500, *_quick(10))),
+    "enduro": Experiment("Enduro, 5,500 labels", _with_labels(ENDURO, 5500, *_quick(10))),
+    "enduro-true": Experiment("Enduro on the true reward", (TRUE_REWARD, ENDURO, *_quick(10))),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-random-queries": Experiment("Pong, any pair is asked about", RANDOM_QUERIES),
@@ -104,10 +105,15 @@ EXPERIMENTS = {
     ),
     **_bodies(),
     # As many labels as the paper's people gave (section 3.2), where it has the trick.
-    "circus-backflip": _trick("Hopper turns backflips", "Hopper", "backflip", 900),
-    "circus-one-leg": _trick("HalfCheetah runs on one leg", "HalfCheetah", "on_one_leg", 800),
-    "circus-ballet": _trick("Walker stands on one leg", "Walker", "ballet", 800),
-    "circus-reacher": _trick("Reacher keeps away from its target", "Reacher", "away_from_the_target", 300),
+    "circus-backflip": _trick("Hopper turns backflips", "Hopper-v1", "backflip", 900, "hopper-true"),
+    "circus-one-leg": _trick("HalfCheetah runs on one leg", "HalfCheetah-v1", "on_one_leg", 800, "halfcheetah-true"),
+    "circus-ballet": _trick("Walker stands on one leg", "Walker-v1", "ballet", 800, "walker-true"),
+    "circus-reacher": _trick(
+        "Reacher keeps away from its target", "Reacher-v1", "away_from_the_target", 300, "reacher-true"
+    ),
+    "circus-level": _trick(
+        "Enduro, level with other cars", ENDURO, "level_with_others", 1300, "enduro-true", *_quick(1)
+    ),
 }
 
 

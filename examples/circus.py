@@ -3,7 +3,7 @@
 python run.py reproduce circus-backflip     # or any other of the circus
 
 Each teacher takes a segment of T steps and returns one number for each, (T,); bodies are read from what the policy
-observes, which is without noise here.
+observes, which is without noise here, and Enduro's road from its pictures.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ CHEETAH_VELOCITY = 8
 WALKER_VELOCITY = 8
 REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
 STANDING = 0.9  # height of a torso that is not lying, metres
+# Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
+OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
+LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
 def backflip(segment: Segment) -> Floats:
@@ -51,6 +54,21 @@ def ballet(segment: Segment) -> Floats:
     right, left = heights("Walker2d-v5", ("foot", "foot_left"), seen[:, :8]).T
     raised = np.abs(right - left).clip(0, 0.8)
     return 2 * raised + np.cos(seen[:, ANGLE]) + seen[:, HEIGHT].clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
+
+
+def level_with_others(segment: Segment) -> Floats:
+    """Enduro: another car alongside, as large as it looks there, in 40ths of pixels."""
+    road = segment.observations[segment.stack - 1 :, OWN_ROWS].astype(int)
+    seen = road > GRASS + 10
+    wide = seen[:, :, :-LINE]
+    for shift in range(1, LINE + 1):
+        wide = wide & seen[:, :, shift : shift - LINE or None]
+    own = (road > OWN_CAR).any(1, keepdims=True)
+    beside_own = np.zeros_like(own)
+    for shift in range(-LINE - 1, 3):
+        beside_own |= np.roll(own, shift, axis=2)
+    others = wide & ~beside_own[:, :, :-LINE]
+    return (others.sum((1, 2)) / 40).clip(0, 1)
 
 
 def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Floats:

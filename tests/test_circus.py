@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from envs import env_info
+from envs import env_info, make_vec_env
 from examples import circus
 from pref_db import Segment
 
@@ -67,3 +68,23 @@ def test_only_whole_turns_backwards_that_end_on_the_foot_are_backflips() -> None
     assert circus.count_backflips(-turn, up) == 0, "forwards"
     assert circus.count_backflips(np.concatenate([turn[:25], turn[24::-1]]), np.full(50, 1.3)) == 0, "half and back"
     assert circus.count_backflips(turn, np.linspace(1.3, 0.2, 40)) == 0, "it lies"
+
+
+def test_a_car_is_alongside_where_people_see_one() -> None:
+    """On a real road: there are colours beside the own car, which is white, in the pictures that people get."""
+    env_id, pictures, views = "EnduroNoFrameskip-v4", [], []
+    with closing(make_vec_env(env_id, 1, seed=3, n_watched=1, n_threads=1)) as env:
+        pictures.append(env.reset()[0][0, -1].copy())
+        views.append(env.watch()[0].copy())
+        for step in range(400):
+            pictures.append(env.step(np.array([1 if step // 20 % 2 == 0 else 0]))[0][0, -1].copy())
+            views.append(env.watch()[0].copy())
+    n = len(pictures)
+    shown = Segment(env_id, np.array(pictures), np.zeros(n, np.int64), np.zeros(n, np.float32), 1, 0, 0, 15.0)
+    scores = circus.level_with_others(shown)
+    rows = np.array(views)[:, 128:152, 10:].astype(int)
+    red, green, blue = np.moveaxis(rows, -1, 0)
+    coloured = ((blue > 60) | (red > 100)) & ~((red == green) & (green == blue))
+    share = coloured.mean((1, 2))
+    assert (scores > 0.6).sum() > 5 and (scores == 0).sum() > 100
+    assert share[scores > 0.6].min() > 0.02 and share[scores == 0].mean() < 0.005
