@@ -282,8 +282,8 @@ def _aside(name: str, readings: list[dict[str, Any]]) -> str:
     if name == "pretraining":
         accuracy = statistics.median(reading["validation_accuracy"] for reading in readings)
         return f" (validation accuracy {accuracy:.0%})"
-    if "mean" in readings[0]:
-        return f" (mean {statistics.median(reading['mean'] for reading in readings):,.0f})"
+    if "median" in readings[0]:
+        return f" (median of its seconds {statistics.median(reading['median'] for reading in readings):,.0f})"
     return ""
 
 

@@ -72,7 +72,7 @@ def main(
     readings: dict[str, list[float]] = {"this project": [], "stable_baselines3": []}
     for _ in range(rounds):
         run = speed("ppo", seconds, "train_policy_with_original_rewards", env_id, *NO_EVALUATIONS)
-        readings["this project"].append(float(run["mean"]))
+        readings["this project"].append(float(run["value"]))
         readings["stable_baselines3"].append(measure_stable_baselines3(env_id, seconds))
         print({name: round(values[-1]) for name, values in readings.items()}, flush=True)
     medians = {name: statistics.median(values) for name, values in readings.items()}

@@ -85,7 +85,10 @@ def policy_phase(
 
 
 def speed(name: str, seconds: float, *flags: str) -> Reading:
-    """Median speed of a run's policy phase, of the reports that come about once a second; and its mean."""
+    """Speed of a run's policy phase: its steps by its seconds, since the parts of a step come in batches.
+
+    Beside it the median of the reports, which come about once a second.
+    """
     with started_run(*flags) as (process, run_dir):
         rows = policy_phase(process, run_dir, seconds, watch=lambda: None)
     if len(rows) < 2:
@@ -93,7 +96,7 @@ def speed(name: str, seconds: float, *flags: str) -> Reading:
     took = rows[-1].seconds - rows[0].seconds
     mean = (rows[-1].steps - rows[0].steps) / took
     median = statistics.median(row.steps_per_second for row in rows[1:])
-    return reading(name, median, "agent steps/s", took, mean=mean, labels=rows[-1].labels)
+    return reading(name, mean, "agent steps/s", took, median=median, labels=rows[-1].labels)
 
 
 def true_reward(algo: Algo = "a2c", seconds: float = 40.0) -> Reading:
