@@ -21,20 +21,24 @@ Floats = NDArray[np.floating[Any]]
 
 # Where in the observations of Hopper and Walker, and of HalfCheetah, these are.
 HEIGHT, ANGLE = 0, 1  # of the torso: metres; radians, forward
-HOPPER_VELOCITY, HOPPER_ROTATION = 5, 7  # metres per second, radians per second forward
+HOPPER_ROTATION = 7  # radians per second forward
 CHEETAH_VELOCITY = 8
 WALKER_VELOCITY = 8
 REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
-STANDING = 0.9  # height of a torso that is not lying, metres
+STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying, in the air, lying; metres
 # Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
 LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
 def backflip(segment: Segment) -> Floats:
-    """Hopper: turning backwards, the faster and the higher above the ground the better."""
-    seen = segment.observations
-    return -seen[:, HOPPER_ROTATION] * (0.3 + seen[:, HEIGHT].clip(0, 2)) - 0.1 * np.abs(seen[:, HOPPER_VELOCITY])
+    """Hopper: turning backwards well above the ground, and else standing rather than lying.
+
+    What it does while it lies counts as lying: a Hopper that earned anything by rocking on its back would stay there.
+    """
+    height = segment.observations[:, HEIGHT]
+    turning = np.where(height > TURNING, -segment.observations[:, HOPPER_ROTATION].clip(-6, 6), 0)
+    return turning + height.clip(0, 2) - (height < LYING)
 
 
 def away_from_the_target(segment: Segment) -> Floats:
