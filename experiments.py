@@ -69,6 +69,13 @@ def _bodies() -> dict[str, Experiment]:
     return found
 
 
+# glucard's set-up: PPO with a memory, as many steps, and a predictor that sees actions; the person is a script.
+BRIEF = (
+    *("--algo", "ppo", "--policy_network", "nature_lstm", "--n_envs", "8", "--n_steps", "64"),
+    *("--ppo_epochs", "4", "--ppo_minibatches", "4", "--lr", "5e-4", "--lr_zero_million_timesteps", "0"),
+    *("--million_timesteps", "0.030208", "--eval_interval_million_timesteps", "0.030208"),
+)
+BRIEF_ON_LABELS = (*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
 RANDOM_QUERIES = _with_labels(PONG, 5500, *_quick(5))
@@ -83,6 +90,8 @@ EXPERIMENTS = {
     "pong-paper": Experiment("Pong, 5,500 labels, all as in the paper", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
     "enduro": Experiment("Enduro, 5,500 labels", _with_labels(ENDURO, 5500, *_quick(10))),
     "enduro-true": Experiment("Enduro on the true reward", (TRUE_REWARD, ENDURO, *_quick(10))),
+    "enduro-290": _trick("Enduro in 30,208 steps", ENDURO, "overtaking", 290, "", *BRIEF_ON_LABELS),
+    "enduro-290-true": Experiment("Enduro in 30,208 steps on the true reward", (TRUE_REWARD, ENDURO, *BRIEF)),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-random-queries": Experiment("Pong, any pair is asked about", RANDOM_QUERIES),

@@ -26,6 +26,7 @@ CHEETAH_VELOCITY = 8
 WALKER_VELOCITY = 8
 REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
 STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying, in the air, lying; metres
+GAS, BRAKE = (1, 7, 8), (4, 5, 6)  # Enduro's actions with FIRE, and with DOWN
 # Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
 LINE = 3  # pixels: the most that the lines beside the road are wide
@@ -73,6 +74,12 @@ def level_with_others(segment: Segment) -> Floats:
         beside_own |= np.roll(own, shift, axis=2)
     others = wide & ~beside_own[:, :, :-LINE]
     return (others.sum((1, 2)) / 40).clip(0, 1)
+
+
+def overtaking(segment: Segment) -> Floats:
+    """Enduro, as a person judges a beginner: cars passed before all, and otherwise gas rather than the brake."""
+    gas = np.isin(segment.actions, GAS).astype(float)
+    return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
 
 
 def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Floats:

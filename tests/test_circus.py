@@ -70,6 +70,20 @@ def test_only_whole_turns_backwards_that_end_on_the_foot_are_backflips() -> None
     assert circus.count_backflips(turn, np.linspace(1.3, 0.2, 40)) == 0, "it lies"
 
 
+def test_cars_passed_count_before_gas_and_gas_before_the_brake() -> None:
+    def driven(actions: list[int], rewards: list[float]) -> float:
+        pictures, n = np.zeros((len(actions), 84, 84), np.uint8), np.array(actions, np.int64)
+        shown = Segment("EnduroNoFrameskip-v4", pictures, n, np.array(rewards, np.float32), 1, 0, 0, 15.0)
+        return float(circus.overtaking(shown).sum())
+
+    names = env_info("EnduroNoFrameskip-v4").action_names
+    gas, brake, nothing = names.index("LEFTFIRE"), names.index("DOWNRIGHT"), names.index("NOOP")
+    scores = [
+        driven([action] * 3, [0, passed, 0]) for action, passed in ((brake, 1), (gas, 0), (nothing, 0), (brake, 0))
+    ]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4
+
+
 def test_a_car_is_alongside_where_people_see_one() -> None:
     """On a real road: there are colours beside the own car, which is white, in the pictures that people get."""
     env_id, pictures, views = "EnduroNoFrameskip-v4", [], []
