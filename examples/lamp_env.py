@@ -15,7 +15,7 @@ SIDE, STEPS = 96, 100
 
 
 class LampEnv(gymnasium.Env[Any, Any]):
-    """Each motor goes back, stands still or goes on, by 3 pixels; the reward is how much nearer the middle that is."""
+    """Each motor goes back, stands still or goes on, by 3 pixels; the reward is 1 in the middle, 0 in a corner."""
 
     metadata = {"render_modes": [], "render_fps": 10}  # noqa: RUF012 (Gymnasium's interface)
 
@@ -30,11 +30,10 @@ class LampEnv(gymnasium.Env[Any, Any]):
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        before = np.abs(self.at - SIDE // 2).sum()
         self.at = np.clip(self.at + 3 * (np.asarray(action) - 1), 6, SIDE - 6)
         self.steps += 1
-        nearer = float(before - np.abs(self.at - SIDE // 2).sum()) / 3
-        return self._observation(), nearer, False, self.steps == STEPS, {}
+        reward = 1 - float(np.abs(self.at - SIDE // 2).sum()) / (SIDE - 12)
+        return self._observation(), reward, False, self.steps == STEPS, {}
 
     def _observation(self) -> dict[str, Any]:
         picture = np.full((SIDE, SIDE, 3), (10, 20, 60), np.uint8)
