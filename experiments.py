@@ -114,7 +114,12 @@ EXPERIMENTS = {
     ),
     **_bodies(),
     # As many labels as the paper's people gave (section 3.2), where it has the trick.
-    "circus-backflip": _trick("Hopper turns backflips", "Hopper-v1", "backflip", 900, "hopper-true"),
+    # An untrained Hopper lies most of the time, and of clips of that nobody can say how it should jump.
+    "circus-backflip": _trick(
+        "Hopper turns backflips",
+        *("Hopper-v1", "backflip", 900, "hopper-true"),
+        *("--explore_million_timesteps", "0.2", "--n_initial_prefs", "450"),
+    ),
     "circus-one-leg": _trick("HalfCheetah runs on one leg", "HalfCheetah-v1", "on_one_leg", 800, "halfcheetah-true"),
     "circus-ballet": _trick("Walker stands on one leg", "Walker-v1", "ballet", 800, "walker-true"),
     "circus-reacher": _trick(

@@ -299,12 +299,13 @@ def compared() -> list[str]:
 def docs() -> None:
     """Writes the tables into docs/wrapper.md."""
     results = json.loads(RESULT.read_text())
-    lines = ["| what | measured | command | commit |", "|---|---|---|---|"]
+    lines = ["| what | measured | cores | command | commit |", "|---|---|---|---|---|"]
     for name, measured in results.items():
-        cells = (name, words(name, measured), f"`{measured['command']}`", measured["git_revision"][:12])
+        cores, revision = str(measured["machine"]["cores"]), measured["git_revision"][:12]
+        cells = (name, words(name, measured), cores, f"`{measured['command']}`", revision)
         lines.append(f"| {' | '.join(cells)} |")
     about = next(iter(results.values()))["machine"]
-    lines += ["", f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}."]
+    lines += ["", f"Machine: {about['processor']}, Python {about['python']}."]
     if COMPARED.exists():
         lines += ["", *compared()]
     before, _, rest = PAGE.read_text().partition(MARKS[0])
