@@ -218,7 +218,9 @@ def _canvas(gymnasium_id: str) -> Any:
     """A body to be drawn, without the effects that take three quarters of the time where no card helps."""
     from mujoco import mjtRndFlag
 
-    body = make_body(gymnasium_id, render_mode="rgb_array", width=PICTURE_SIZE, height=PICTURE_SIZE)
+    size = {"width": PICTURE_SIZE, "height": PICTURE_SIZE}
+    # Each model that moves about has a camera of this name, which follows it; Gymnasium's default stays where it is.
+    body = make_body(gymnasium_id, render_mode="rgb_array", camera_name="track", **size)
     body.model.vis.quality.offsamples = 0
     body.reset()
     body.render()  # makes the renderer

@@ -172,6 +172,21 @@ def test_a_clip_is_drawn_from_states_when_it_is_asked_about_and_stored_so(tmp_pa
         assert db.segment(a.id).is_drawn, "what was drawn stays"
 
 
+@pytest.mark.parametrize("task", ["Hopper", "Walker", "HalfCheetah", "Swimmer", "Ant"])
+def test_a_body_that_gets_far_stays_in_the_picture(task: str) -> None:
+    """People see as much of it fifty metres on as at the start: pixels redder than the floor is anywhere."""
+    with closing(make_vec_env(f"{task}-v1", 1, seed=0)) as env:
+        env.reset()
+        states = np.repeat(env.states, 2, axis=0)
+    states[1, 0] += 50.0
+    try:
+        frames = draw_states(f"{task}-v1", states).astype(int)
+    except EnvError as error:
+        pytest.skip(str(error))
+    at_start, far = (frames[..., 0] > frames[..., 2] + 30).sum((1, 2))
+    assert at_start > 200 and 0.8 < far / at_start < 1.25
+
+
 def test_states_of_another_body_are_refused_in_one_sentence() -> None:
     with pytest.raises(EnvError, match=r"^Reacher-v1 is drawn from states of 8 numbers, not of 12: [^\n]+\.$"):
         draw_states("Reacher", np.zeros((3, 12), np.float32))
