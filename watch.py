@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -87,7 +87,7 @@ def watch_command(arguments: list[str]) -> None:
     if config.record_demonstrations:
         record_demonstrations(agent, config, config.record_demonstrations)
         return
-    if agent.predictor is None:
+    if agent.predictor is None and other is None:
         print(f"{agent.folder} has no reward predictor, so none is drawn.", flush=True)
     output = video_path(config.output, agent.folder / "watch.mp4")
     with contextlib.closing(film_pair(agent, other, config) if other else film(agent, config)) as scenes:
@@ -279,8 +279,13 @@ def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
 
 
 def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene]:
-    """The scenes of two agents side by side, from the same starts; who ends an episode first waits for the other."""
-    with contextlib.closing(film(left, config, ", left")) as a, contextlib.closing(film(right, config, ", right")) as b:
+    """The scenes of two agents side by side, from the same starts; who ends an episode first waits for the other.
+
+    Without predicted rewards, since only one agent may have a predictor, and what they do should look alike.
+    """
+    shown = [replace(agent, predictor=None) for agent in (left, right)]
+    films = (film(agent, config, f", {side}") for agent, side in zip(shown, ("left", "right"), strict=True))
+    with contextlib.closing(next(films)) as a, contextlib.closing(next(films)) as b:
         for _ in range(config.episodes):
             first, second = next(a), next(b)
             while True:
