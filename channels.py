@@ -11,8 +11,10 @@ import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import queue
 import resource
+import signal
 import sys
 import threading
 import time
@@ -51,7 +53,11 @@ def warm_up() -> None:
     """Starts that server now, so that it imports the libraries while this process does the same."""
     start_context()
     if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the signal
+        # The server inherits that: a Ctrl-C, which the terminal sends to it too, would show in a traceback of imports.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         multiprocessing.forkserver.ensure_running()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def peak_memory_mb() -> float:

@@ -357,6 +357,29 @@ def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert policy_steps(folder) >= before
 
 
+def test_ctrl_c_in_the_first_moment_leaves_nothing_behind(tmp_path: Path) -> None:
+    """While everything is still being imported; the terminal sends it to all processes at once."""
+    words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a")
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
+    )
+
+    def imports_beside_it() -> bool:
+        listed = " ".join(path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")).split()
+        of_each = [Path(f"/proc/{child}") for child in listed]
+        servers = [one for one in of_each if b"forkserver" in (one / "cmdline").read_bytes()]
+        return any("libtorch_python" in (server / "maps").read_text() for server in servers)
+
+    try:
+        wait_for(imports_beside_it, process)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=DEADLINE)  # to the end of all that could write
+    finally:
+        process.kill()
+    assert output == "" and process.returncode == -signal.SIGINT
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:
