@@ -283,14 +283,14 @@ def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene
 
     Without predicted rewards, since only one agent may have a predictor, and what they do should look alike.
     """
-    shown = [replace(agent, predictor=None) for agent in (left, right)]
-    films = (film(agent, config, f", {side}") for agent, side in zip(shown, ("left", "right"), strict=True))
-    with contextlib.closing(next(films)) as a, contextlib.closing(next(films)) as b:
+    names = f"{left.folder.resolve().name}  ·  {right.folder.resolve().name}"
+    a = film(replace(left, predictor=None), config, ", left")
+    b = film(replace(right, predictor=None), config, ", right")
+    with contextlib.closing(a), contextlib.closing(b):
         for _ in range(config.episodes):
             first, second = next(a), next(b)
             while True:
                 over = first.ends_episode and second.ends_episode
-                names = "  ·  ".join(agent.folder.resolve().name for agent in (left, right))
                 yield Scene(pair_picture(first.picture, second.picture, (), caption=names), first.caption, over)
                 if over:
                     break

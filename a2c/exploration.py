@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from networks import Statistics
-
 NEIGHBOUR = 5  # the k-th nearest
 KEPT = 4096  # states to compare with, a random choice of those of the newest rollouts
 ADDED = 256  # of a rollout, at most
@@ -27,17 +25,19 @@ class StateEntropy:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._seen: Tensor | None = None  # (K, D)
-        self._distances = Statistics()  # those so far
+        self._count, self._mean, self._squares = 0, 0.0, 0.0  # of the distances so far
 
     def rewards(self, observations: Tensor) -> np.ndarray:
         """(B, ...) observations of a rollout, uint8 pixels or float32 vectors -> (B,) rewards."""
         states = described(observations)
         self._add(states)
         assert self._seen is not None
-        distances = torch.log1p(neighbour_distance(states, self._seen)).cpu()
-        self._distances.add(distances)
-        mean, std = self._distances.mean_and_std()
-        return (REWARD_STD * (distances - mean) / std.clamp(min=1e-6)).float().numpy()
+        distances = torch.log1p(neighbour_distance(states, self._seen)).cpu().numpy().astype(np.float64)
+        self._count += len(distances)
+        self._mean += (distances - self._mean).sum() / self._count
+        self._squares += ((distances - self._mean) ** 2).sum()
+        std = max(float(np.sqrt(self._squares / self._count)), 1e-6)
+        return (REWARD_STD * (distances - self._mean) / std).astype(np.float32)
 
     def _add(self, states: Tensor) -> None:
         chosen = torch.from_numpy(self._rng.permutation(len(states))[:ADDED]).to(states.device)

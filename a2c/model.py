@@ -145,9 +145,8 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def values(self, observations: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
         """Observations (N, ...) -> V (N,); the `memory` (N, M) of `act` is only read."""
-        values = self._remembering(
-            networks.to_device(observations, self.device), None if memory is None else memory.copy()
-        )[1]
+        read = None if memory is None else memory.copy()
+        _, values = self._remembering(networks.to_device(observations, self.device), read)
         return values.cpu().numpy()
 
     def evaluate(

@@ -49,9 +49,9 @@ def make_vec_env(
     if info.env_id in TASKS:
         return TaskVecEnv(info, n_envs, seed, n_watched)
     if is_atari(find_spec(env_id)):
-        game_frames = find_spec(env_id).kwargs["max_num_frames_per_episode"]
-        played = replace(info, max_episode_frames=game_frames) if whole_games else info
-        return AtariPreferenceVecEnv(played, n_envs, seed, n_watched, n_threads)
+        if whole_games:
+            info = replace(info, max_episode_frames=find_spec(env_id).kwargs["max_num_frames_per_episode"])
+        return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
     if is_body(find_spec(env_id)):
         return GymnasiumBodiesVecEnv(info, n_envs, seed, n_watched)
     return GymnasiumPreferenceVecEnv(info, n_envs, seed, n_watched, in_process)
