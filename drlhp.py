@@ -150,6 +150,7 @@ class HumanPreferencesEnvWrapper(
             )
         )
         self._observation: Any = None  # on which the next action is chosen
+        self._before: np.ndarray | None = None  # the same, encoded, where it is needed
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode; what was not finished of the last one is in no segment."""
@@ -162,14 +163,13 @@ class HumanPreferencesEnvWrapper(
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Steps, with the predicted reward if there is one."""
         self.system.check_open()
-        before = self._before
-        if before is not None:  # else the environment was never reset, about which it will have its say
-            encoded = self.system.actions.encode(np.asarray([action]) if self.system.actions.takes_arrays else [action])
-            self.system.begin_step(before, encoded, self._views())
+        encoder = self.system.actions
+        encoded = encoder.encode(np.asarray([action]) if encoder.takes_arrays else [action])
+        self.system.begin_step(self._before, encoded, self._views())
         observation, reward, terminated, truncated, info = self.env.step(action)
         true = np.array([reward], np.float64)
         done, everywhere = np.array([terminated or truncated]), np.ones(1, np.bool_)
-        predicted = self.system.end_step(true, done, everywhere) if before is not None else None
+        predicted = self.system.end_step(true, done, everywhere)
         self._keep(observation)
         info = {**info, TRUE_REWARD: float(true[0])}
         if predicted is not None:
@@ -178,15 +178,13 @@ class HumanPreferencesEnvWrapper(
                 reward = float(predicted[0])
         return observation, reward, terminated, truncated, info  # type: ignore[return-value]
 
-    _before: np.ndarray | None = None  # the encoded observation
-
     def _keep(self, observation: Any) -> None:
         encoder = self.system.observations
         self._observation = observation
-        self._before = encoder.kept(np.asarray(observation)[None] if encoder.takes_arrays else [observation])
+        self._before = self.system.kept(np.asarray(observation)[None] if encoder.takes_arrays else [observation])
 
     def _views(self) -> np.ndarray | None:
-        if not self.system.n_watched or not self.system.collecting:
+        if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         if self.env.render_mode == "rgb_array":
             return np.asarray(self.env.render())[None]
@@ -224,7 +222,7 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         )
         self._next_step = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP) == AutoresetMode.NEXT_STEP
         self._resetting = np.zeros(env.num_envs, np.bool_)
-        self._before = np.zeros(0)
+        self._before: np.ndarray | None = None  # encoded observations, where they are needed
         self._observations: Any = None
 
     def reset(
@@ -262,14 +260,14 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         return observations, rewards, terminated, truncated, info
 
     def _keep(self, observations: Any) -> None:
-        encoder = self.system.observations
-        each = observations if encoder.takes_arrays else list(iterate(self.env.observation_space, observations))
-        self._before = encoder.kept(each)
+        arrays = self.system.observations.takes_arrays
+        each = observations if arrays else list(iterate(self.env.observation_space, observations))
+        self._before = self.system.kept(each)
         if self.system.n_watched:
             self._observations = observations
 
     def _views(self) -> np.ndarray | None:
-        if not self.system.n_watched or not self.system.collecting:
+        if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         watched = range(self.system.n_watched)
         if self.env.render_mode == "rgb_array":

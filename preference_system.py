@@ -16,7 +16,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -287,7 +287,7 @@ class PreferenceSystem:
         self._episodes_in_vain = 0
         self._steps = 0  # that the predicted reward was there for
         # What is being done: encoded observations and actions, and pictures for people.
-        self._acted: tuple[np.ndarray, np.ndarray, np.ndarray | None] = np.zeros(0), np.zeros(0), None
+        self._acted: tuple[np.ndarray | None, np.ndarray, np.ndarray | None] = None, np.zeros(0), None
         self._prediction: Future[np.ndarray] | None = None  # of its reward
         self._pool: ThreadPoolExecutor | None = None
         self._look_at = 0.0
@@ -466,11 +466,19 @@ class PreferenceSystem:
 
     # Stepping
 
-    def begin_step(self, observations: np.ndarray, actions: np.ndarray, views: np.ndarray | None) -> None:
+    def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray | None:
+        """Observations encoded, in memory of their own, for the next step; None where nothing would be made of them."""
+        if self.copy is not None or (self.collecting and self.settings.collect_prefs):
+            return self.observations.kept(observations)
+        if isinstance(observations, np.ndarray):
+            self.observations.check(observations)
+        return None
+
+    def begin_step(self, observations: np.ndarray | None, actions: np.ndarray, views: np.ndarray | None) -> None:
         """Takes in what is about to be done, and predicts its reward while the environments step.
 
         Args:
-            observations: (N, ...) encoded, on which the actions were chosen; must stay as they are until `end_step`.
+            observations: (N, ...) `kept`, on which the actions were chosen.
             actions: (N, ...) encoded.
             views: (n_watched, H, W, 3) pictures of the observations, for people.
         """
@@ -480,7 +488,7 @@ class PreferenceSystem:
             self.look()
         self._acted = observations, actions, views
         self._prediction = None
-        if self.copy is None:
+        if self.copy is None or observations is None:
             return
         if self.info.kind == "pixels":
             self._prediction = self._thread().submit(self.copy.member_rewards, observations, actions)
@@ -513,17 +521,19 @@ class PreferenceSystem:
         if self.channels is not None and (self.copy is not None or not self.settings.train_reward):
             self._steps += int(valid.sum())
             self.channels.agent_steps.value = self._steps
-        if self.collecting:
-            # Where nobody has time for a segment, none is made.
-            sent = self.channels.segments if self.channels is not None and self.settings.collect_prefs else None
-            wanted = sent is not None and not sent.full()
-            true = rewards.astype(np.float32)
+        if not self.collecting:
+            return predicted
+        if self.channels is None or not self.settings.collect_prefs:  # nobody will ever be asked about a segment
+            self.cutter.count(done, valid)
+        elif observations is not None:
+            sent, true = self.channels.segments, rewards.astype(np.float32)
+            # Where nobody has time for a segment, or will ever be asked about one, none is made.
+            wanted = not sent.full() and self.channels.n_labels.value < self.settings.max_prefs_in_db
             for segment in self.cutter.add(
                 observations, actions, true, done, valid, views, in_own_measure, self._steps, wanted
             ):
                 offer(sent, segment)
-            if sent is not None:
-                self._check_length(int((done & valid).sum()))
+            self._check_length(int((done & valid).sum()))
         return predicted
 
     def _check_length(self, n_ended: int) -> None:

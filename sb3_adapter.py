@@ -39,7 +39,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
             )
         )
         self._batched = batch_space(venv.observation_space, venv.num_envs)
-        self._before = np.zeros(0)  # encoded
+        self._before: np.ndarray | None = None  # encoded observations, where they are needed
         self._observations: Any = None
 
     def reset(self) -> Any:
@@ -73,11 +73,11 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
     def _keep(self, observations: Any) -> None:
         encoder = self.system.observations
         each = observations if encoder.takes_arrays else list(iterate(self._batched, observations))
-        self._before = encoder.kept(each)
+        self._before = self.system.kept(each)
         self._observations = each if self.system.n_watched else None
 
     def _views(self) -> np.ndarray | None:
-        if not self.system.n_watched or not self.system.collecting:
+        if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         watched = range(self.system.n_watched)
         if self.venv.render_mode == "rgb_array":

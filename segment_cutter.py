@@ -93,16 +93,25 @@ class SegmentCutter:
             for i in np.flatnonzero(valid):
                 self.views[i].append(views[i])
         self.filled += valid
-        ended = done[:n] | (self.filled == self.length)
-        if not ended.any():
-            return []
-        complete = np.flatnonzero(ended & (self.filled * 2 >= self.length))
-        self.n_cut += len(complete)
+        ended, complete = self._ended(done[:n])
         segments = [self._segment(int(i), policy_step) for i in complete] if wanted else []
         self.filled[ended] = 0
-        for i in np.flatnonzero(ended):
+        for i in ended:
             self.views[i].clear()
         return segments
+
+    def count(self, done: np.ndarray, valid: np.ndarray) -> None:
+        """Takes one step of all environments of which nobody wants the segments; they are counted all the same."""
+        self.filled += valid[: self.n_envs]
+        ended, _ = self._ended(done[: self.n_envs])
+        self.filled[ended] = 0
+
+    def _ended(self, done: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Environments whose steps so far end here, and those of them in which they make a segment."""
+        ended = np.flatnonzero(done | (self.filled == self.length))
+        complete = ended[self.filled[ended] * 2 >= self.length]
+        self.n_cut += len(complete)
+        return ended, complete
 
     def forget(self) -> None:
         """Lets go of the steps that are in no segment yet: what comes next does not follow them."""

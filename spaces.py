@@ -78,8 +78,7 @@ class ObservationEncoder:
         elif not self.takes_arrays:
             observations = [flatten(self._form, observation) for observation in observations]
         values = np.asarray(observations)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise SpaceError(f"an observation of {self.space} holds NaN or infinity: mend the environment.")
+        self.check(values)
         if self.kind == "vector":
             if values[0].size != self.shape[0]:
                 raise self._other_shape(values)
@@ -91,6 +90,11 @@ class ObservationEncoder:
         encoded = self.encode(observations)
         shared = isinstance(observations, np.ndarray) and np.may_share_memory(encoded, observations)
         return encoded.copy() if shared else encoded
+
+    def check(self, values: np.ndarray) -> None:
+        """Raises SpaceError where one holds NaN or infinity."""
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise SpaceError(f"an observation of {self.space} holds NaN or infinity: mend the environment.")
 
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""

@@ -72,7 +72,10 @@ def save_untrained(envs: HumanPreferencesVectorEnv, folder: Path) -> None:
 
 
 def overhead(n_envs: int, steps: int, rounds: int) -> None:
-    """Milliseconds per step of all environments, bare, wrapped, and with predictions; in turns within one run."""
+    """Milliseconds per step of all environments, in turns within one run.
+
+    Bare; wrapped with nothing to do; with segments that are asked about; with predictions.
+    """
     with tempfile.TemporaryDirectory() as folder:
         bare = ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs)
         wrapped = HumanPreferencesVectorEnv(ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs), **NOBODY)
@@ -80,7 +83,13 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
         predicting = HumanPreferencesVectorEnv(
             ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs), **NOBODY, pretrained_reward_predictor_dir=folder
         )
-        kinds: dict[str, Any] = {"bare": bare, "wrapped": wrapped, "predicting": predicting}
+        collecting = HumanPreferencesVectorEnv(
+            ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs),
+            train_reward=False,
+            n_initial_prefs=2,
+            log_dir=folder,
+        )
+        kinds: dict[str, Any] = {"bare": bare, "wrapped": wrapped, "collecting": collecting, "predicting": predicting}
         took: dict[str, list[float]] = {name: [] for name in kinds}  # ms of a step of all environments
         used: dict[str, list[float]] = {name: [] for name in kinds}  # ms that the cores computed for it, all together
         for envs in kinds.values():
@@ -255,12 +264,17 @@ def _children() -> list[int]:
 def words(name: str, measured: dict[str, Any]) -> str:
     """A measurement as a cell of the table."""
     if name == "overhead":
-        alone, predicting, bare = measured["wrapped"], measured["predicting"], measured["bare"]
-        return (
-            f"{alone['overhead']:+.1%} of a bare step of {measured['n_envs']} games of Pong "
-            f"({bare['ms_per_step']:.2f} ms), with predictions {predicting['overhead']:+.0%}; of the processor's time "
-            f"{alone['processor_overhead']:+.1%} and {predicting['processor_overhead']:+.0%}"
-        )
+        alone, collecting, predicting = (measured[kind] for kind in ("wrapped", "collecting", "predicting"))
+        each = [
+            f"{kind['overhead']:+.1%} ({kind['processor_overhead']:+.1%} of the processor's time) {what}"
+            for kind, what in (
+                (alone, "with nothing to do"),
+                (collecting, "while segments are asked about"),
+                (predicting, "with predictions"),
+            )
+        ]
+        step = f"{measured['bare']['ms_per_step']:.2f} ms"
+        return f"of a bare step of {measured['n_envs']} games of Pong ({step}): {', '.join(each)}"
     if name.startswith("leaks"):
         first, last = list(measured["after"].values())[1], list(measured["after"].values())[-1]
         kinds = ("processes", "threads", "file_handles", "resident_mb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -176,6 +177,35 @@ def test_people_answer_in_a_window_and_close_it_while_the_program_goes_on(tmp_pa
         first = next(iter(db.answers()))
         assert first.teacher == "person" and db.segment(first.a).frames().shape == (10, 192, 192, 3)
         assert first.choice == ("a" if first.flip else "b")  # the clip on the right
+    env.close()
+
+
+def test_no_segment_travels_once_all_labels_are_there(tmp_path: Path) -> None:
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("Pendulum-v1"),
+        train_reward=False,
+        segment_length=5,
+        n_initial_prefs=2,
+        max_prefs_in_db=2,
+        log_dir=tmp_path,
+    )
+    env.reset(seed=0)
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            if env.step(env.action_space.sample())[3]:
+                env.reset()
+
+    deadline = time.monotonic() + PATIENCE
+    while env.pref_db_size.value < 2:
+        assert time.monotonic() < deadline
+        steps(10)
+    assert env.system.channels is not None
+    theirs, env.system.channels.segments = env.system.channels.segments, queue.Queue()
+    before = env.segments_collected
+    steps(100)
+    assert env.segments_collected == before + 20 and env.system.channels.segments.empty()
+    env.system.channels.segments = theirs
     env.close()
 
 
