@@ -82,6 +82,10 @@ RANDOM_QUERIES = _with_labels(PONG, 5500, *_quick(5))
 ORIGINAL = (*RANDOM_QUERIES, "--query_selection", "disagreement")
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
+    "moving-dot-100": Experiment(
+        "the moving dot, 100 labels, after exploring without any",
+        (*MOVING_DOT, "--max_prefs", "100", "--n_initial_prefs", "100", "--explore_million_timesteps", "0.05"),
+    ),
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(5))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(5))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(5))),

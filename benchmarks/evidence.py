@@ -81,7 +81,9 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
     RESULTS.mkdir(exist_ok=True)
     about = {"note": note} if note else {}
     text = json.dumps({"figures": figures, **about, **{key: config[key] for key in keep}}, indent=2)
-    (RESULTS / f"{name}.json").write_text(text.replace(f"{ROOT}/", "") + "\n")  # whoever reads it has other folders
+    # Whoever reads it has other folders.
+    text = text.replace(config["config"]["log_dir"], "runs").replace(f"{ROOT}/", "")
+    (RESULTS / f"{name}.json").write_text(text + "\n")
     shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
 
