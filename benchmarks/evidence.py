@@ -19,6 +19,10 @@ from typing import Any
 
 import tyro
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from progress import draw_curves
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 MARKS = ("<!-- results -->", "<!-- /results -->")
@@ -85,6 +89,8 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
     text = text.replace(config["config"]["log_dir"], "runs").replace(f"{ROOT}/", "")
     (RESULTS / f"{name}.json").write_text(text + "\n")
     shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
+    if not (run / "curves.png").exists():  # it was stopped
+        draw_curves(run, f"{config['config']['mode']} {config['config']['env_id']}, seed {config['config']['seed']}")
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
 
 
