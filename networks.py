@@ -227,7 +227,7 @@ class RewardCNN(nn.Module):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         x = self.reader(pixels, dtype)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            # In place, for each of these is 100 MB in training. (B, 16 * members, ...) 26, 11, 9, 7
+            # In place, for the first of these takes 100 MB in training. (B, 16 * members, ...) 26, 11, 9, 7
             x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01, inplace=True))
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
         return F.leaky_relu(self.fc(x), 0.01)

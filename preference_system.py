@@ -467,8 +467,8 @@ class PreferenceSystem:
     # Stepping
 
     def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray | None:
-        """Observations encoded, in memory of their own, for the next step; None where nothing would be made of them."""
-        if self.copy is not None or (self.collecting and self.settings.collect_prefs):
+        """Observations encoded, in memory of their own, for the next step; None where nothing could be made of them."""
+        if self.copy is not None or self.settings.collect_prefs:  # collecting may begin before the next step
             return self.observations.kept(observations)
         if isinstance(observations, np.ndarray):
             self.observations.check(observations)

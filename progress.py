@@ -17,6 +17,7 @@ from rich.text import Text
 from a2c.evaluation import COLUMNS as EVALUATION_COLUMNS
 from a2c.evaluation import POLICIES, STATISTICS, read_evaluations
 from channels import Report, peak_memory_mb
+from run_folder import read_config
 
 log = logging.getLogger("run")
 
@@ -225,8 +226,8 @@ def _newest_checkpoints(folder: Path) -> list[tuple[Path, Path]]:
     return [(path, checkpoints[-1]) for path, checkpoints in found if checkpoints]
 
 
-def draw_curves(folder: Path, title: str) -> None:
-    """Draws progress.csv and evaluations.csv as `curves.png`: true reward, accuracy and labels, by agent steps."""
+def draw_curves(folder: Path) -> None:
+    """Draws a run's progress.csv and evaluations.csv as `curves.png`: true reward, accuracy, labels, by agent steps."""
     from matplotlib.figure import Figure  # slow to import: only where it is used
 
     with (folder / "progress.csv").open(newline="") as file:
@@ -239,7 +240,8 @@ def draw_curves(folder: Path, title: str) -> None:
         return
     has_labels = any(curves["labels"][1])
     figure = Figure(figsize=(11 if has_labels else 6, 4), layout="constrained")
-    figure.suptitle(title)
+    config = read_config(folder)
+    figure.suptitle(f"{config['mode']} {config['env_id']}, seed {config['seed']}")
     axes: Any = figure.subplots(1, 2 if has_labels else 1, squeeze=False)[0]
     axes[0].plot(*curves["episode_return"], label="in training, mean of the last 100")
     evaluations = read_evaluations(folder)

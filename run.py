@@ -290,7 +290,7 @@ class Run:
         finally:
             progress.close()
         self.close()
-        progress_module.draw_curves(self.path, f"{self.config.mode} {self.config.env_id}, seed {self.config.seed}")
+        progress_module.draw_curves(self.path)
         spec = gymnasium.registry.get(self.config.env_id)
         solved_at = spec.reward_threshold if spec and self.config.trains_policy else None
         text = progress_module.summary(progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences)

@@ -80,17 +80,17 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
             "agent_steps": int(evaluated[-1]["steps"]),
             "seconds": float(evaluated[-1]["seconds"]),
         }
-    config["command"] = ["python", "run.py", *config["command"][1:]]
+    # Whoever reads it has other folders.
+    log_dir, config["config"]["log_dir"] = config["config"]["log_dir"], "runs"
+    config["command"] = ["python", "run.py", *("runs" if word == log_dir else word for word in config["command"][1:])]
     keep = ("command", "started", "git_revision", "machine", "versions", "config")
     RESULTS.mkdir(exist_ok=True)
     about = {"note": note} if note else {}
     text = json.dumps({"figures": figures, **about, **{key: config[key] for key in keep}}, indent=2)
-    # Whoever reads it has other folders.
-    text = text.replace(config["config"]["log_dir"], "runs").replace(f"{ROOT}/", "")
-    (RESULTS / f"{name}.json").write_text(text + "\n")
+    (RESULTS / f"{name}.json").write_text(text.replace(f"{ROOT}/", "") + "\n")
     shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
     if not (run / "curves.png").exists():  # it was stopped
-        draw_curves(run, f"{config['config']['mode']} {config['config']['env_id']}, seed {config['config']['seed']}")
+        draw_curves(run)
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
 
 

@@ -264,14 +264,14 @@ def _children() -> list[int]:
 def words(name: str, measured: dict[str, Any]) -> str:
     """A measurement as a cell of the table."""
     if name == "overhead":
-        alone, collecting, predicting = (measured[kind] for kind in ("wrapped", "collecting", "predicting"))
+        kinds = (
+            (measured["wrapped"], "with nothing to do"),
+            (measured["collecting"], "while segments are asked about"),
+            (measured["predicting"], "with predictions"),
+        )
         each = [
             f"{kind['overhead']:+.1%} ({kind['processor_overhead']:+.1%} of the processor's time) {what}"
-            for kind, what in (
-                (alone, "with nothing to do"),
-                (collecting, "while segments are asked about"),
-                (predicting, "with predictions"),
-            )
+            for kind, what in kinds
         ]
         step = f"{measured['bare']['ms_per_step']:.2f} ms"
         return f"of a bare step of {measured['n_envs']} games of Pong ({step}): {', '.join(each)}"

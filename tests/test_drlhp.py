@@ -151,9 +151,11 @@ def test_without_a_predictor_a_switch_warns_and_rewards_are_true() -> None:
     wrapped.close()
 
 
-def test_segments_are_counted_while_they_are_collected() -> None:
+@pytest.mark.parametrize("collect_prefs", [False, True])
+def test_segments_are_counted_while_they_are_collected(tmp_path: Path, collect_prefs: bool) -> None:
     """Of 30 steps there are three segments of ten, as in the earlier package."""
-    wrapped = HumanPreferencesEnvWrapper(LampEnv(), **NOBODY, obs_transform_func=picture_of, segment_length=10)
+    settings: dict[str, Any] = {**NOBODY, "collect_prefs": collect_prefs, "log_dir": tmp_path, "segment_length": 10}
+    wrapped = HumanPreferencesEnvWrapper(LampEnv(), **settings, obs_transform_func=picture_of)
     wrapped.reset(seed=0)
 
     def steps(n: int) -> int:

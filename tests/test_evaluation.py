@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -374,8 +375,10 @@ def test_what_the_main_process_makes_of_the_reports(tmp_path: Path) -> None:
     text = summary(shown, solved_at=None, uses_preferences=False)
     assert "evaluation (10 episodes)  deterministic 51.2, sampled 52.0" in text
     shown.close()
-    draw_curves(tmp_path, "with")
+    config = {"mode": "train_policy_with_original_rewards", "env_id": "CartPole-v1", "seed": 0}
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    draw_curves(tmp_path)
     with_evaluations = (tmp_path / "curves.png").read_bytes()
     (tmp_path / "evaluations.csv").unlink()
-    draw_curves(tmp_path, "with")
+    draw_curves(tmp_path)
     assert (tmp_path / "curves.png").read_bytes() != with_evaluations
