@@ -5,7 +5,6 @@ import { Refused, Unreachable } from "./api.js";
 const KEPT = 80; // decoded sheets
 const HOLD = 0.25; // seconds for which the last frame stays, so that the end of the loop is seen
 const IDLE_MS = 100; // between looks at the clock while nothing moves
-const REFRESH_MS = 1000 / 60; // of most screens
 const sheets = new Map();
 
 /** A clip by segment id: {bitmap, frames, width, height, columns, fps}, or {error} if it cannot be shown. */
@@ -72,7 +71,8 @@ export class Player {
     this.speed = 1;
     this.time = 0; // seconds of the clip
     this.watched = 0; // milliseconds for which this pair has been on
-    this.tick(performance.now());
+    this.last = performance.now();
+    this.tick();
     addEventListener("resize", () => this.fit());
   }
 
@@ -102,37 +102,42 @@ export class Player {
     this.clips = null;
   }
 
-  tick(now) {
-    const passed = Math.min(now - (this.last ?? now), 250); // a tab in the background stands still
+  tick() {
+    const now = performance.now();
+    const passed = document.hidden ? 0 : Math.min(now - this.last, 250); // a tab in the background stands still
     this.last = now;
     if (this.fresh) {
       this.fresh = false; // this refresh puts frame 0 on screen, the next one shall be frame 1
       this.time = this.clips ? Math.max(0, 1 / this.fps - 0.001) : 0;
-    } else if (this.clips) {
+      this.wake(0);
+      return;
+    }
+    if (this.clips) {
       this.watched += passed;
       if (this.playing) {
         this.time = (this.time + (passed / 1000) * this.speed) % (this.frames / this.fps + HOLD);
         this.draw(Math.min(Math.floor(this.time * this.fps + 1e-6), this.frames - 1));
       }
     }
-    this.wake(this.untilNext() - REFRESH_MS);
+    this.wake(Math.max(this.untilNext(), 1));
   }
 
   /** Milliseconds until another frame is due. */
   untilNext() {
-    if (this.fresh) return 0;
     if (!this.clips || !this.playing) return IDLE_MS;
     const due = this.index < this.frames - 1 ? (this.index + 1) / this.fps : this.frames / this.fps + HOLD;
     return Math.min((1000 * (due - this.time)) / this.speed, IDLE_MS);
   }
 
-  /** Has the next tick come with a refresh of the screen, so many milliseconds from now: none in vain, each costs. */
+  /**
+   * Has the next tick come so many milliseconds from now, or with the next refresh of the screen where that is 0. Such
+   * a callback is a quarter of what a frame costs, so no other tick asks for one.
+   */
   wake(ms) {
     clearTimeout(this.timer);
     cancelAnimationFrame(this.request);
-    const refresh = () => { this.request = requestAnimationFrame((now) => this.tick(now)); };
-    if (ms > 0) this.timer = setTimeout(refresh, ms);
-    else refresh();
+    if (ms > 0) this.timer = setTimeout(() => this.tick(), ms);
+    else this.request = requestAnimationFrame(() => this.tick());
   }
 
   draw(index) {
