@@ -320,8 +320,10 @@ class PreferenceSystem:
             return
         self._check_process()
         ui = self._ui()
+        # Before there is a folder of this run, which would be the newest where both are the same.
+        source = None if settings.prefs_dir is None else newest(Path(settings.prefs_dir), "prefs.db")
         self.run_dir = new_folder(Path(settings.log_dir))
-        n_labels = self._make_store()
+        n_labels = self._make_store(source)
         if settings.train_reward and not settings.collect_prefs and n_labels < 2:
             shutil.rmtree(self.run_dir)
             raise UserError(f"{settings.prefs_dir} holds {n_labels} labels, too few to train on: collect some first.")
@@ -364,13 +366,12 @@ class PreferenceSystem:
             return "web"
         return "window"
 
-    def _make_store(self) -> int:
-        """Creates the run's prefs.db, with the preferences of prefs_dir in it; returns the number of labels."""
+    def _make_store(self, source: Path | None) -> int:
+        """Creates the run's prefs.db, with the preferences of another in it; returns the number of labels."""
         assert self.run_dir is not None
-        source = self.settings.prefs_dir
         db = PrefDB.create(self.run_dir / "prefs.db", self.info.env_id, self.settings.segment_length)
         try:
-            return 0 if source is None else db.merge_from(newest(Path(source), "prefs.db"))
+            return 0 if source is None else db.merge_from(source)
         except BaseException:
             db.close()
             shutil.rmtree(self.run_dir)  # else it would be the newest with preferences, of which it has none

@@ -24,6 +24,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
         VecEnvWrapper.__init__(self, venv)
+        self._closed = False
         spec = venv.get_attr("spec", 0)[0]
         metadata = venv.get_attr("metadata", 0)[0] or {}
         self._start(
@@ -88,6 +89,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
 
     def close(self) -> None:
         """Ends the processes and the environments; may be called twice."""
-        if not self.system.closed:
-            self.system.close()
+        self.system.close()
+        if not self._closed:
+            self._closed = True
             self.venv.close()

@@ -264,14 +264,14 @@ def _children() -> list[int]:
 def words(name: str, measured: dict[str, Any]) -> str:
     """A measurement as a cell of the table."""
     if name == "overhead":
-        kinds = (
+        asked = (
             (measured["wrapped"], "with nothing to do"),
             (measured["collecting"], "while segments are asked about"),
             (measured["predicting"], "with predictions"),
         )
         each = [
             f"{kind['overhead']:+.1%} ({kind['processor_overhead']:+.1%} of the processor's time) {what}"
-            for kind, what in kinds
+            for kind, what in asked
         ]
         step = f"{measured['bare']['ms_per_step']:.2f} ms"
         return f"of a bare step of {measured['n_envs']} games of Pong ({step}): {', '.join(each)}"

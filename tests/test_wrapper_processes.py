@@ -54,6 +54,7 @@ def test_gather_then_train_then_use_then_evaluate(tmp_path: Path) -> None:
     true_return, predicted_return = wrapper_evaluate.main(predictor.parent.parent)
     assert true_return == round(true_return) and predicted_return != round(predicted_return)
     theirs = wrapper_train_predictor.main(store, tmp_path / "own", network=Waves)
+    assert wrapper_train_predictor.main(tmp_path / "own", tmp_path / "own").is_relative_to(tmp_path / "own")
     weights = checkpoint.load(theirs, kind="reward_predictor", env_id="CartPole-v1")["weights"]
     assert weights["body.members.2.mix.weight"].shape == (32, 64)
     with pytest.raises(PrefDBError, match="give labels of the same kind"):
