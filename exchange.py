@@ -7,6 +7,7 @@ dictionaries, lists, numbers and arrays.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
@@ -102,7 +103,7 @@ def import_command(arguments: list[str]) -> None:
 
 
 def export(db: PrefDB, output: Path) -> tuple[int, int]:
-    """Writes every effective answer and every segment, and a copy of the store; returns how many of both.
+    """Writes a copy of the store, and every effective answer and segment of that; returns how many of both.
 
     Raises UserError.
     """
@@ -110,6 +111,12 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
         (output / "segments").mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{output} exists already; give --output another folder.") from None
+    db.back_up(output / "prefs.db")
+    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # a run may go on meanwhile
+        return _export_files(copy, output)
+
+
+def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
     for segment in db.segments():
         arrays: dict[str, Any] = {name: getattr(segment, name) for name in ("observations", "actions", "rewards")}
         if segment.view is not None:
@@ -124,7 +131,6 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
         writer = csv.writer(table)
         writer.writerow(FIELDS)
         writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
-    db.back_up(output / "prefs.db")
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
     # Last: a folder without it is not whole.

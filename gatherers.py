@@ -157,7 +157,10 @@ class QueueGatherer:
         return answered
 
     def _look(self) -> None:
-        self.pending = {row[0] for row in self.db.read("SELECT comparison_id FROM query WHERE state = 'ready'")}
+        # A pair that a second person may be asked about has its label already.
+        answered = "SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id"
+        unanswered = f"SELECT comparison_id FROM query WHERE state = 'ready' AND NOT EXISTS ({answered})"
+        self.pending = {row[0] for row in self.db.read(unanswered)}
 
     def withdraw(self, older_than_policy_step: int) -> None:
         if self.pending and self.queue.withdraw(older_than_policy_step):
@@ -188,6 +191,7 @@ class PersonGatherer(QueueGatherer):
         return super().drain()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
+        self._look()  # what cannot be shown has been taken back
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
 

@@ -36,8 +36,8 @@ class LabelConfig:
     display, else the terminal."""
     max_prefs: int | None = None
     """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
-    labeller: str = LABELLER
-    """Your nickname, kept with your answers."""
+    labeller: str | None = None
+    """Your nickname, kept with your answers; by default `me`, or `helper` beside a run, whose own screen has a `me`."""
     seed: int = 0
     """Seed of the draw of the pairs."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
@@ -102,11 +102,12 @@ class SegmentKeeper:
 def label_command(arguments: list[str]) -> None:
     """Carries out `run.py label`. Raises UserError and PrefDBError."""
     config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
-    check_labeller(config.labeller)
+    path = store_path(Path(config.run))
+    labeller = config.labeller or ("helper" if in_use(path.parent) else LABELLER)
+    check_labeller(labeller)
     config.page.check()
     if config.max_prefs is not None and config.max_prefs < 1:
         raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
-    path = store_path(Path(config.run))
     db = PrefDB.open(path)
     try:
         check_segments(db)
@@ -117,7 +118,7 @@ def label_command(arguments: list[str]) -> None:
             goal = config.max_prefs or 0
             gatherer = WebGatherer(db, path.parent, config.page, goal=goal, initial_labels=0)
         else:
-            gatherer = gatherer_for(config.ui, db, config.labeller, config.page.told())
+            gatherer = gatherer_for(config.ui, db, labeller, config.page.told())
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:

@@ -288,6 +288,11 @@ class LabelQueue:
             self._settle(db, submission.comparison_id)
             return Receipt("late" if late else "stored", seq, submission.choice)
 
+    def known(self, client_id: str) -> Receipt | None:
+        """What became of the submission with this id; None if there was none."""
+        rows = self.db.read(f"{SELECT_ROW} WHERE client_id = ?", (client_id,))
+        return Receipt("known", rows[0][0], _side(dict(zip(ROW, rows[0], strict=True)))) if rows else None
+
     def undo(self, labeller: str) -> Lease | None:
         """Takes the labeller's newest effective answer back; its pair is on lease again, first in line, sides kept.
 
@@ -311,8 +316,11 @@ class LabelQueue:
     def history(
         self, labeller: str | None = None, *, choice: str | None = None, before_seq: int | None = None, limit: int = 50
     ) -> list[HistoryRow]:
-        """Effective answers of people, newest first; of one labeller, of one choice, from before a seq, if given."""
-        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE]
+        """Effective answers of people, newest first; of one labeller, of one choice, from before a seq, if given.
+
+        Without those that were merged from another store, which cannot be changed here.
+        """
+        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE, "lease_token IN (SELECT token FROM lease)"]
         values: list[object] = [PERSON]
         if labeller is not None:
             conditions, values = [*conditions, "labeller = ?"], [*values, labeller]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -13,6 +14,9 @@ import numpy as np
 
 from label_queue import LabelQueue, Lease, Submission, SubmissionError
 from playback import ANSWERS, KEYS_HELP, Playback
+from pref_db import DamagedError
+
+log = logging.getLogger("run")
 
 Ui = Literal["auto", "window", "terminal", "web"]
 LABELLER = "me"  # the one at this screen, unless they say who they are
@@ -177,16 +181,28 @@ class Person:
             self.queue.renew([self.lease.token])
 
     def _start(self, lease: Lease) -> None:
+        left, right = self._clip(lease.left), self._clip(lease.right)
+        if left is None or right is None:
+            self._claim_at = 0.0
+            return
         self.lease, self.flagged = lease, False
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
-        left, right = (self.queue.db.segment(one).frames() for one in (lease.left, lease.right))
         self.screen.show(left, right, lease.fps, self._caption())
         if self.presses is not None:
             self.presses.new_pair()
         self._say(
             " ".join(word for word in (f"{self.status}: which clip is better?", self._task, f"({KEYS_HELP})") if word)
         )
+
+    def _clip(self, segment_id: str) -> np.ndarray | None:
+        """What is to be seen of a segment; None if that cannot be shown, and nobody will be asked about it any more."""
+        try:
+            return self.queue.db.segment(segment_id).frames()
+        except (DamagedError, ValueError) as error:
+            log.warning("a clip cannot be shown: %s", error)
+            self.queue.retire(segment_id, str(error))
+            return None
 
     def _caption(self) -> str:
         unusual = (self.screen.playback.words(), "marked" if self.flagged else "")
@@ -263,7 +279,8 @@ class Person:
             speed=playback.speed,
             flag=self.flagged,
         )
-        self.queue.answer(submission)
+        if self.queue.answer(submission).status == "conflict":
+            self._say(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
         self.lease, self._claim_at = None, 0.0
 
     def _say(self, text: str) -> None:

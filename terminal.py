@@ -38,8 +38,9 @@ KEYS = {
     **dict.fromkeys(["h", "?"], "help"),
     **dict.fromkeys(["\x1b", "\x04"], "close"),
 }
-KEY = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Za-z])|[^\x1b]|\x1b", re.DOTALL)
-HALF_KEY = re.compile(r"\x1b(?:\[[0-9;]*|O)?$")  # what more may follow
+# Arrows and the like, F1 to F5 of Linux's console, and what is pressed together with Alt, which is no key of ours.
+KEY = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-9;]*[A-Za-z~]|O[A-Za-z]|[^\x1b])|[^\x1b]|\x1b", re.DOTALL)
+HALF_KEY = re.compile(r"\x1b(?:\[\[|\[[0-9;]*|O)?$")  # what more may follow
 ESCAPE_SECONDS = 0.05  # after which an escape byte is the key, and not the beginning of an arrow
 # A key that is held down comes again every 30 ms or so, after a quarter of a second or more. The same key within
 # HELD_SECONDS is doubtful, and taken only if it comes alone.
@@ -95,7 +96,7 @@ def fitted(frame: np.ndarray, columns: int, rows: int) -> np.ndarray:
 
 
 class LastLine(io.TextIOBase):
-    """Takes what the program prints while the screen is in use: the last line is shown, all is printed afterwards."""
+    """Takes what the program prints while the screen is in use: the last line is shown, the newest 200 later."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=200)

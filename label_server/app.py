@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import label_server.status as status_module
-from label_queue import HistoryRow, LabelQueue, Lease, Submission, SubmissionError, check_labeller
+from label_queue import HistoryRow, LabelQueue, Lease, Receipt, Submission, SubmissionError, check_labeller
 from label_server.clips import KEEP_CLIPS, Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
@@ -264,10 +264,10 @@ class LabelApp:
 
     async def post_answer(self, request: Request, body: dict[str, Any]) -> Response:
         submission = Submission(labeller=self._here(request), **body)
-        return await self._submit(submission)
+        return await self._reply(lambda queue: queue.answer(submission))
 
-    async def _submit(self, submission: Submission) -> Response:
-        receipt = await self._in_queue(lambda queue: queue.answer(submission))
+    async def _reply(self, submit: Callable[[LabelQueue], Receipt]) -> Response:
+        receipt = await self._in_queue(submit)
         self._status = (-1e9, {})
         code = 409 if receipt.status == "conflict" else 200
         return JSONResponse({"status": receipt.status, "seq": receipt.seq}, code)
@@ -308,13 +308,22 @@ class LabelApp:
 
     async def post_edit(self, request: Request, body: dict[str, Any]) -> Response:
         labeller, seq = self._here(request), body["seq"]
-        rows = await self._in_queue(lambda queue: queue.history(labeller, before_seq=seq + 1, limit=1))
-        if not rows or rows[0].seq != seq:
-            raise Refused(409, "that answer has been changed meanwhile")
-        now, row = time.time(), rows[0]
-        flag, note = body.get("flag", row.flag), body.get("note", row.note)
-        about = (body["client_id"], row.token, row.comparison_id, labeller, body["choice"], now, now)
-        return await self._submit(Submission(*about, flag=flag, note=note, supersedes=seq))
+
+        def edit(queue: LabelQueue) -> Receipt:
+            if (known := queue.known(body["client_id"])) is not None:
+                return known
+            rows = queue.history(labeller, before_seq=seq + 1, limit=1)
+            if not rows or rows[0].seq != seq:
+                raise Refused(409, "that answer has been changed meanwhile")
+            now, row = time.time(), rows[0]
+            # How long the pair was looked at is told of the first answer, not of what was made of it later.
+            seconds = 0.0 if row.shown_at is None else row.answered_at - row.shown_at
+            about = (body["client_id"], row.token, row.comparison_id, labeller, body["choice"], now - seconds, now)
+            looked = (row.watched_ms, row.replays, row.speed)
+            said = body.get("flag", row.flag), body.get("note", row.note)
+            return queue.answer(Submission(*about, *looked, *said, supersedes=seq))
+
+        return await self._reply(edit)
 
     async def post_start(self, request: Request, _: dict[str, Any]) -> Response:
         await self._in_queue(lambda queue: queue.start_now())

@@ -56,6 +56,18 @@ def sheet_columns(n: int, width: int, height: int) -> int:
     return columns
 
 
+def fitted(frames: np.ndarray) -> np.ndarray:
+    """(T, H, W, 3) uint8 frames, made smaller by the least whole number with which they fit a sheet."""
+    n, height, width = frames.shape[:3]
+    for factor in range(1, max(height, width) + 1):
+        try:
+            sheet_columns(n, -(-width // factor), -(-height // factor))
+        except ValueError:
+            continue
+        return frames if factor == 1 else np.stack([np.asarray(Image.fromarray(f).reduce(factor)) for f in frames])
+    raise ValueError(f"{n} frames do not fit a sheet of {MAX_SIDE} pixels: shorten the clips")
+
+
 def encode_sheet(frames: np.ndarray) -> tuple[bytes, int]:
     """(T, H, W, 3) uint8 frames as one lossless WebP picture, and how many are in a row."""
     n, height, width = frames.shape[:3]
@@ -181,7 +193,7 @@ class Clips:
         if data is None or shape is None:
             # In colour if it was recorded so, else the newest grey frame of each step.
             segment = self._db().segment(segment_id)
-            frames = segment.frames()
+            frames = fitted(segment.frames())
             n, height, width = frames.shape[:3]
             shape = self._shapes[segment_id] = n, height, width, segment.fps
             if data is None:

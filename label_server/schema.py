@@ -261,13 +261,17 @@ def openapi() -> Schema:
     }
 
 
+MAX_INTEGER = 2**53  # from here on a JSON number need not be the one that was meant
 TYPES: dict[str, Any] = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
 
 def _is(value: Any, kind: str) -> bool:
-    if kind in ("integer", "number"):
-        number = int if kind == "integer" else (int, float)
-        return isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return kind in ("integer", "number") and abs(value) < MAX_INTEGER
+    if kind == "number":
+        return isinstance(value, float) and math.isfinite(value)
+    if kind == "integer":
+        return False
     return isinstance(value, TYPES[kind])
 
 
@@ -280,6 +284,8 @@ def problem(value: Any, schema: Schema, name: str = "body") -> str | None:
     if "enum" in schema and value not in schema["enum"]:
         return f"{name} must be one of {', '.join(schema['enum'])}"
     if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            return f"{name} must be text"  # half of a pair of codes can be sent, but neither stored nor shown
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", math.inf):
             return f"{name} must have {schema.get('minLength', 0)} to {schema.get('maxLength')} characters"
         if "pattern" in schema and not re.fullmatch(schema["pattern"].strip("^$"), value):

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,12 @@ class Attempts:
         self._failures.setdefault(address, deque()).append(self._clock())
 
 
-def host_allowed(header: str, bound: str) -> bool:
+def own_names(bound: str) -> set[str]:
+    """Names by which other machines may know this one, where they can reach it; may take as long as a look-up."""
+    return set() if is_loopback(bound) else {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def host_allowed(header: str, bound: str, names: Collection[str]) -> bool:
     """Whether a request may name this host. Names of others' domains that point here (DNS rebinding) may not."""
     name = (urlsplit(f"//{header}").hostname or "").lower()
     if name in ("localhost", bound.lower()):
@@ -140,7 +145,7 @@ def host_allowed(header: str, bound: str) -> bool:
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return not is_loopback(bound) and name in (socket.gethostname().lower(), socket.getfqdn().lower())
+        return name in names
     return address.is_loopback or not is_loopback(bound)
 
 
@@ -156,7 +161,7 @@ class Guard:
     """ASGI middleware: the Host of every request, the Origin and kind of every POST, and headers of every reply."""
 
     def __init__(self, app: ASGIApp, bound: str) -> None:
-        self._app, self._bound = app, bound
+        self._app, self._bound, self._names = app, bound, own_names(bound)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -179,15 +184,18 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         try:
-            allowed = host_allowed(host, self._bound)
+            allowed = host_allowed(host, self._bound, self._names)
         except ValueError:
             allowed = False
         if not allowed:
             return 400, "this server does not go by that name: use the address that was printed"
         if scope["method"] in ("GET", "HEAD"):
             return None
-        origin = headers.get("origin", "")
-        if not origin or urlsplit(origin).netloc.lower() != host.lower():
+        try:
+            origin = urlsplit(headers.get("origin", "")).netloc.lower()
+        except ValueError:
+            origin = ""
+        if not origin or origin != host.lower():
             return 403, "only this server's own page may send this"
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             return 415, "send JSON"

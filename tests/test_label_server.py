@@ -29,12 +29,12 @@ from starlette.responses import Response
 import label_server.app as app_module
 from examples import label_over_http
 from gatherers import PersonGatherer, QueueGatherer
-from label_queue import LabelQueue
+from label_queue import LabelQueue, Submission
 from label_server import security
 from label_server.app import LabelApp
-from label_server.clips import Clips, encode_sheet
+from label_server.clips import Clips, encode_sheet, fitted
 from label_server.schema import ROUTES, problem
-from label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, run_token
+from label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, own_names, run_token
 from label_server.status import curves, status
 from person import NoScreen
 from pref_db import PrefDB
@@ -124,6 +124,10 @@ def test_long_clips_have_several_rows_and_grey_ones_are_shown_grey() -> None:
     assert columns == 25
     with pytest.raises(ValueError, match="do not fit"):
         encode_sheet(np.zeros((1000, 210, 160, 3), np.uint8))
+    large = frames[:, :, :].repeat(4, axis=1).repeat(4, axis=2)
+    small = fitted(large)  # without a loss where they were only magnified
+    assert np.array_equal(small, frames.repeat(2, axis=1).repeat(2, axis=2)) and fitted(frames) is frames
+    encode_sheet(fitted(np.zeros((1000, 210, 160, 3), np.uint8)))
     grey = segment(1, colour=False).frames()
     assert (grey[..., 0] == grey[..., 1]).all()
 
@@ -200,6 +204,8 @@ def test_edit_changes_ones_own_effective_answer_only(server: Server) -> None:
     seq = client.answer(client.next()[0], "left", "edit-1", flag=True, note="n")[1]["seq"]
     code, receipt = client.post("/api/edit", {"client_id": "edit-2", "seq": seq, "choice": "equal"})
     assert code == 200 and receipt["status"] == "stored"
+    again = client.post("/api/edit", {"client_id": "edit-2", "seq": seq, "choice": "equal"})
+    assert again == (200, receipt | {"status": "known"}), "its reply was lost, and it is sent once more"
     row = client.get("/api/history")[1]["rows"][0]
     assert (row["seq"], row["choice"], row["flag"], row["note"]) == (receipt["seq"], "equal", True, "n")
     assert client.post("/api/edit", {"client_id": "edit-3", "seq": seq, "choice": "left"})[0] == 409, (
@@ -298,6 +304,30 @@ def test_window_terminal_and_page_answer_one_store_at_the_same_time(tmp_path: Pa
     assert len(rows) == len({row.comparison_id for row in rows}) == 12
     assert sorted(told) == sorted(row.comparison_id for row in rows)
     assert {row.labeller for row in rows} == {"window", "terminal", "page"}
+
+
+def test_a_pair_that_one_of_two_people_has_answered_is_waited_for_no_more(tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 2))) as db:
+        run = QueueGatherer(db)
+        with db.transaction() as cursor:
+            cursor.execute("UPDATE query SET need = 2")
+        lease, _ = run.queue.claim("ann", 2)
+        now = time.time()
+        run.queue.answer(Submission("one", lease.token, lease.comparison_id, "ann", "left", now, now))
+        assert [one.comparison_id for one in run.drain()] == [lease.comparison_id]
+        assert len(run.pending) == 1 and lease.comparison_id not in run.pending
+        assert lease.comparison_id in {other.comparison_id for other in run.queue.claim("bob", 2)}
+
+
+def test_a_clip_that_cannot_be_shown_is_asked_of_nobody_at_a_screen(tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 1))) as db:
+        with db.transaction() as cursor:
+            cursor.execute("UPDATE segment SET view = x'00'")
+        gatherer = PersonGatherer(db, EagerScreen())
+        assert len(gatherer.pending) == 1
+        gatherer.person.step()
+        gatherer.tell("", {})
+        assert not gatherer.pending and not gatherer.person.ended
 
 
 def test_a_program_labels_over_http_as_the_page_about_it_says(
@@ -406,14 +436,14 @@ def test_after_ten_wrong_tokens_even_the_right_one_has_to_wait(tmp_path: Path) -
     ],
 )
 def test_hosts(host: str, bound: str, allowed: bool) -> None:
-    assert host_allowed(host, bound) is allowed
+    assert host_allowed(host, bound, own_names(bound)) is allowed
 
 
 def test_other_names_and_pages_are_refused(server: Server) -> None:
     client = server.client("guard")
     assert client.request("GET", "/api/me", headers={"Host": "evil.example"})[0] == 400
     body = b'{"n": 1}'
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", ""):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""):
         assert client.request("POST", "/api/next", body, {"Origin": origin})[0] == 403, origin
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert client.request("POST", "/api/next", body, {"Content-Type": kind})[0] == 415
@@ -436,19 +466,30 @@ def test_bodies_are_bounded_and_checked(server: Server) -> None:
     client = server.client("bodies")
     lease = client.next()[0]
     assert client.request("POST", "/api/next", b" " * 20_000)[0] == 413
-    for body in (b"", b"{", b"[]", b'{"n": 0}', b'{"n": 9}', b'{"n": true}', b'{"n": 1, "x": 1}', b"[" * 5000):
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"n": 0}',
+        b'{"n": 9}',
+        b'{"n": true}',
+        b'{"n": 1, "x": 1}',
+        b"[" * 5000,
+        b'{"n": 1%s}' % (b"0" * 400),
+    ):
         assert client.request("POST", "/api/next", body)[0] in (400, 422), body[:20]
     wrong: dict[str, Any]
     for wrong in (
         {"choice": "both"}, {"note": "x" * 501}, {"speed": 100}, {"speed": float("nan")}, {"watched_ms": -1},
         {"shown_at": 1e300}, {"token": "a" * 65}, {"comparison_id": "../token"}, {"client_id": "a b"}, {"replays": 0.5},
+        {"note": "\ud800"},
     ):  # fmt: skip
         fields = {**lease, "choice": "left", "client_id": "bodies-1", **wrong}
         sent = {key: fields[key] for key in ("token", "comparison_id", "choice", "client_id", *wrong)}
         assert client.post("/api/answer", {"shown_at": 1.0, "answered_at": 2.0, **sent})[0] == 422, wrong
     assert client.get("/api/history")[1]["rows"] == []
     assert client.answer({**lease, "token": "0" * 32}, "left", "bodies-2")[0] == 422, "no such lease"
-    for name in ("", "x" * 41, "a\nb", "   "):
+    for name in ("", "x" * 41, "a\nb", "   ", "\ud800"):
         assert client.post("/api/name", {"labeller": name})[0] == 422
 
 

@@ -330,6 +330,7 @@ def test_arrows_come_whole_or_in_parts_and_escape_alone_is_a_key() -> None:
     assert presses((0, "\x1b"), (0.01, "["), (0.02, "A")) == ["equal"]
     assert presses((0, "\x1b")) == ["close"]
     assert presses((0, "\x1b[5~"), (0.1, "ü~x")) == []
+    assert presses((0, "\x1bl"), (0.1, "\x1bO"), (0.5, "\x1b[[A")) == [], "Alt with a key, and F1 of a console"
 
 
 def test_frames_are_scaled_to_the_cells_with_their_proportions() -> None:

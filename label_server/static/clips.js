@@ -2,20 +2,30 @@
 
 import { Refused, Unreachable } from "./api.js";
 
-const KEPT = 80; // decoded sheets
+const MEMORY = 256 * 2 ** 20; // bytes of decoded sheets that are kept
 const HOLD = 0.25; // seconds for which the last frame stays, so that the end of the loop is seen
 const IDLE_MS = 100; // between looks at the clock while nothing moves
-const sheets = new Map();
+const sheets = new Map(); // {clip, bytes} by segment id, the longest unused first
 
 /** A clip by segment id: {bitmap, frames, width, height, columns, fps}, or {error} if it cannot be shown. */
 export function loadClip(id) {
-  const found = sheets.get(id);
+  const sheet = sheets.get(id) ?? { clip: fetchClip(id), bytes: 0 };
   sheets.delete(id);
-  const promise = found ?? fetchClip(id);
-  sheets.set(id, promise);
-  promise.catch(() => sheets.delete(id));
-  if (sheets.size > KEPT) sheets.delete(sheets.keys().next().value);
-  return promise;
+  sheets.set(id, sheet);
+  sheet.clip.then(({ bitmap }) => {
+    sheet.bytes = bitmap ? 4 * bitmap.width * bitmap.height : 0;
+    tidy();
+  }, () => sheets.delete(id));
+  return sheet.clip;
+}
+
+/** Lets go of the sheets for which there is no room; those on screen or ahead stay with whoever shows them. */
+function tidy() {
+  let held = 0;
+  for (const [id, { bytes }] of [...sheets].reverse()) {
+    held += bytes;
+    if (held > MEMORY) sheets.delete(id);
+  }
 }
 
 async function fetchClip(id) {
@@ -102,9 +112,9 @@ export class Player {
     this.clips = null;
   }
 
-  tick() {
-    const now = performance.now();
-    const passed = document.hidden ? 0 : Math.min(now - this.last, 250); // a tab in the background stands still
+  tick(now = performance.now()) {
+    // A tab in the background stands still. A refresh tells of its own moment, which may be a little before.
+    const passed = document.hidden ? 0 : Math.max(0, Math.min(now - this.last, 250));
     this.last = now;
     if (this.fresh) {
       this.fresh = false; // this refresh puts frame 0 on screen, the next one shall be frame 1
@@ -137,7 +147,7 @@ export class Player {
     clearTimeout(this.timer);
     cancelAnimationFrame(this.request);
     if (ms > 0) this.timer = setTimeout(() => this.tick(), ms);
-    else this.request = requestAnimationFrame(() => this.tick());
+    else this.request = requestAnimationFrame((now) => this.tick(now));
   }
 
   draw(index) {

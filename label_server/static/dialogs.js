@@ -26,13 +26,23 @@ export async function askName(current) {
   }
 }
 
+/** What a link, or the token alone, says: [token, name of whom it invites]; null if there is no token in it. */
+export function inLink(text) {
+  const [, token, name] = /([0-9a-f]{32})(?:&n=([^&\s]*))?/.exec(text) ?? [];
+  try {
+    return token ? [token, name && decodeURIComponent(name)] : null;
+  } catch {
+    return [token]; // half of the name was left out when it was copied
+  }
+}
+
 export async function askToken(why) {
   if (why) $("token-why").textContent = why;
   for (;;) {
     await ask($("token-dialog"));
-    const found = /[0-9a-f]{32}/.exec($("token").value);
+    const found = inLink($("token").value);
     $("token").value = "";
-    if (found) return found[0];
+    if (found) return found;
   }
 }
 

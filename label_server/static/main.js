@@ -23,7 +23,7 @@ let me, status, outbox, pairs, side, gallery, tabs;
 let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
 let shownClock = 0, replays = 0, pressedAt = null;
 let offset = 0; // server's clock minus ours, seconds
-let newestSeq = null, lost = null, refusal = "", relabelling = null;
+let newestSeq = null, newestToken = null, lost = null, refusal = "", relabelling = null;
 const paces = [];
 const now = () => Date.now() / 1000 + offset;
 
@@ -83,7 +83,7 @@ function showWaiting() {
   $("resume").hidden = !pairs.away;
   $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || (status.ready && !pairs.none) ? "One moment" : "No pair to show right now";
   let reason = status?.reason || "Getting the next pair…";
-  if (pairs.away) reason = "Your pairs have gone to whoever else labels. Press any key, or the button, to go on.";
+  if (pairs.away) reason = "Your pairs have gone to whoever else labels. Press P, or the button, to go on.";
   else if (loading) reason = "Loading the clips…";
   else if (status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
   if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
@@ -222,7 +222,9 @@ async function undoNewest() {
     try {
       lease = (await call("POST", "/api/undo", { seq: newestSeq })).lease;
     } catch (error) {
-      newestSeq = null; // the next try takes what the server has as the newest
+      // The server may have done it all the same: then it hands the pair out again, which must not stay hidden.
+      if (newestToken) pairs.forgetAnswered(newestToken);
+      if (error instanceof Refused) newestSeq = null; // the next try takes what the server has as the newest
       return toast(error instanceof Refused ? "Your newest answer is another one now: press U again to undo that" : "Offline: undo works again with the connection");
     }
     newestSeq = null;
@@ -316,6 +318,8 @@ function act(name) {
 }
 
 function onKey(event) {
+  // A button that has the keyboard would be pressed again and again while Enter is held down.
+  if (event.repeat && event.target.tagName === "BUTTON") event.preventDefault();
   if (event.key === "Escape" && relabelling && !anyOpen()) return stopRelabelling();
   const name = anyOpen() ? null : keyAction(event);
   if (!name) return;
@@ -327,6 +331,7 @@ function onKey(event) {
 
 function listen() {
   addEventListener("keydown", onKey);
+  addEventListener("hashchange", () => location.hash.startsWith("#t=") && location.reload()); // another link
   document.addEventListener("click", (event) => {
     // A click leaves the keyboard with the page: the next Enter is an answer, not the same button again.
     if (event.detail > 0 && !anyOpen()) document.activeElement?.blur();
@@ -396,7 +401,7 @@ async function begin() {
   gallery = new Gallery(relabel);
   outbox = new Outbox(me.run, me.labeller, {
     received(item, receipt) {
-      if (item.path === "/api/answer") newestSeq = receipt.seq;
+      if (item.path === "/api/answer") [newestSeq, newestToken] = [receipt.seq, item.body.token];
       if (receipt.status === "conflict") toast("That pair already had an answer of yours, which stays");
       if (item.path === "/api/edit") newestSeq = null;
       if (pairs.list.length < 4 || item.path === "/api/edit") pairs.fill();

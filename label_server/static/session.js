@@ -1,26 +1,32 @@
 // Who labels: from the link's token to a cookie, and names.
 
 import { Refused, call, store } from "./api.js";
-import { askName, askToken } from "./dialogs.js";
+import { askName, askToken, inLink } from "./dialogs.js";
 
 /** Who we are: from the link's token, else from the cookie, else by asking; `say` tells what is waited for. */
 export async function login(say) {
-  let [, token, invited] = /^#t=([0-9a-f]{32})(?:&n=(.*))?$/.exec(location.hash) ?? [];
-  let name = invited ? decodeURIComponent(invited) : store.get("nickname");
+  let [token, invited] = inLink(location.hash) ?? [];
+  let name = invited ?? store.get("nickname");
   if (token) history.replaceState(null, "", "/"); // not to be seen, copied or kept as a bookmark
   for (;;) {
     try {
       if (!token) return await call("GET", "/api/me");
       const reply = await call("POST", "/api/login", name ? { token, labeller: name } : { token });
-      if (reply.labeller) return reply;
+      if (reply.labeller) {
+        if (name && !invited) store.set("nickname", name);
+        return reply;
+      }
       name = await askName();
-      store.set("nickname", name);
     } catch (error) {
-      if (error instanceof Refused) {
-        token = await askToken(token ? error.message : "");
-      } else {
+      if (!(error instanceof Refused)) {
         say("The server does not answer; trying again…");
         await new Promise((resolve) => setTimeout(resolve, 1000));
+      } else if (token && name && error.status === 422) {
+        alert(error.message);
+        name = await askName();
+      } else {
+        [token, invited] = await askToken(token ? error.message : "");
+        name = invited ?? name;
       }
     }
   }
