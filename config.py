@@ -175,7 +175,13 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
-        values |= checkpoint.load(path, kind="reward_predictor", env_id=first.env_id)["config"]
+        state = checkpoint.load(path, kind="reward_predictor", env_id=first.env_id)
+        if not state.get("pretrained", True) and not first.prefs.load_prefs_dir:
+            raise UserError(
+                f"the training of {path} was stopped before its end; finish it with "
+                f"`python run.py --resume {path.parent.parent}`, or give --load_prefs_dir."
+            )
+        values |= state["config"]
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = asks_for_labels

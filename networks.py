@@ -82,7 +82,7 @@ class Statistics(nn.Module):
     def add(self, values: Tensor) -> None:
         """Takes in frames (N, H, W) of pixels from 0 to 255, or vectors (N, D)."""
         values = values.to(self.total.device)
-        # Whole numbers of pixels add up exactly in float32; those of vectors would not.
+        # Sums of whole pixels are as good as exact in float32, and quick; those of vectors would not be.
         values = values.float() if values.dtype == torch.uint8 else values.double()
         self.count += len(values)
         self.total += values.sum(0)

@@ -76,8 +76,8 @@ class PrefsConfig:
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "random"
     """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
-    least sure; any of the newest tenth of the segments; of ten, the one that looks least like all that were asked
-    (B-Pref's greedy k-center); or those by which segments are put in order."""
+    least sure; any of the newest tenth of the segments; of ten, the one that looks least like the last 1,000 that
+    were asked (B-Pref's greedy k-center); or those by which segments are put in order."""
     label_schedule: LabelSchedule = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
     exponential one, or evenly."""

@@ -115,8 +115,8 @@ class Progress:
         self.values["evaluation"], self._evaluating = values, {}
         log.info("evaluation at %d steps: %s", values["steps"], _both_means(values))
 
-    def show(self, labels: int, clips: str) -> None:
-        """Draws the line; `clips` says how many there are to ask about."""
+    def show(self, labels: int, clips: str, *, true_reward: bool = True) -> None:
+        """Draws the line, for those who label without the true reward; `clips` says how many there are to ask about."""
         self.labels, self.clips = labels, clips
         now = time.monotonic()
         if self._live:
@@ -125,7 +125,7 @@ class Progress:
             self._printed = now
             log.info(self.line())
             if not self._live:
-                print(self.line(), flush=True)
+                print(self.line(true_reward=true_reward), flush=True)
 
     @property
     def seconds(self) -> float:

@@ -454,6 +454,8 @@ class Trainer:
                 self._measure()
             if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
+        else:
+            self._receive()  # though nothing is learned from them now: their queue would fill up
         if self.channels.save.is_set():
             if self.batches:
                 self.save()
@@ -464,6 +466,8 @@ class Trainer:
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""
         n = len(self.pairs)
+        if n == LABEL_BUFFER:  # there may be more
+            n = self.db.n_labels()
         return n >= self.n_initial_prefs or n >= LabelQueue(self.db).labels_to_start(self.n_initial_prefs)
 
     def _receive(self) -> None:
@@ -616,6 +620,8 @@ class Trainer:
             for module in (self.predictor, self.learner):
                 module.load_state_dict(self._best[1])
             self._start_policy()
+        elif time.monotonic() > self._save_by:
+            self.save()
 
     def _pretrained_enough(self) -> bool:
         """Whether pretraining ends with this pass."""
@@ -626,7 +632,7 @@ class Trainer:
 
     def _start_policy(self) -> None:
         """Pretraining is over: the first weights that are published start the policy."""
-        self.pretrained = True
+        self.pretrained, self._best = True, (math.inf, {})
         self._publish()
         self._measure()
         self.save()
@@ -709,6 +715,8 @@ class Trainer:
                 "own_network": self.own_network,
                 "epochs": self.epochs,
                 "pretrained": self.pretrained,
+                "best": self._best,
+                "gained": self._gained,
                 "weights": self.predictor.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "l2": self.l2,
@@ -738,6 +746,7 @@ class Trainer:
                 self.bag_losses.load_state_dict(state["bag_losses"])
                 self.l2 = state["l2"] if self.adapts_l2 else self.l2
             self.batches, self.epochs = state["step"], state["epochs"]
+            self._best, self._gained = state.get("best", self._best), state.get("gained", self._gained)
             torch.set_rng_state(state["random"])
         if self.pretrained and self.board is not None:
             self.board.publish(self.predictor)
@@ -815,6 +824,7 @@ class PredictorCopy:
         self._folded = predictor  # what predicts
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._n_recent = 0  # steps in them
+        self._skip = 0  # of the next steps, before one is kept
 
     @property
     def trained(self) -> bool:
@@ -841,7 +851,8 @@ class PredictorCopy:
 
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (members, B) normalised rewards."""
-        device, kept = self.predictor.device, slice(None, None, NORMALISER_STRIDE)
+        device, kept = self.predictor.device, slice(self._skip, None, NORMALISER_STRIDE)
+        self._skip = (self._skip - len(actions)) % NORMALISER_STRIDE
         observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
         self._n_recent += len(self._recent[-1][1])

@@ -9,11 +9,13 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -165,13 +167,17 @@ class Run:
         path, config = self.path / "prefs.db", self.config
         if path.exists():
             return
-        db = PrefDB.create(path, config.env_id, config.prefs.clip_steps)
-        if config.prefs.load_prefs_dir:
-            place = Path(config.prefs.load_prefs_dir)
-            n_loaded = db.merge_from(store_path(place))
-            print(f"{n_loaded} labels loaded from {place}", flush=True)
-        label.give_task(db)
-        db.close()
+        # Elsewhere first: a run that is stopped or fails while it loads is resumed with all labels, not without.
+        with tempfile.TemporaryDirectory(dir=self.path) as draft:
+            with contextlib.closing(
+                PrefDB.create(Path(draft) / path.name, config.env_id, config.prefs.clip_steps)
+            ) as db:
+                if config.prefs.load_prefs_dir:
+                    place = Path(config.prefs.load_prefs_dir)
+                    n_loaded = db.merge_from(store_path(place))
+                    print(f"{n_loaded} labels loaded from {place}", flush=True)
+                label.give_task(db)
+            db.path.replace(path)
 
     def _build_interface(self) -> None:
         config = self.config
@@ -268,6 +274,7 @@ class Run:
     def turn(self) -> None:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
         at_this_screen = self.teacher_is_person and self.page is None
+        true_reward = not at_this_screen or self.config.page.web_true_reward  # else it would sway who labels here
         live = progress_module.is_terminal() and not at_this_screen
         goal = self.goal_labels if gathers(self.config) else 0
         initial = self.config.prefs.labels_to_start()
@@ -279,7 +286,8 @@ class Run:
                 self._show_episodes()
                 self._read_reports(progress)
                 self.children.check()
-                progress.show(self._n_labels(), self.interface.clips() if self.interface else "")
+                clips = self.interface.clips() if self.interface else ""
+                progress.show(self._n_labels(), clips, true_reward=true_reward)
                 if self.page is not None:
                     self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
                     self.page.trouble = self.episode_file.trouble if self.episode_file else ""
@@ -345,7 +353,7 @@ def train(config: RunConfig) -> int:
     """Carries out one of the four modes in its run folder; returns the exit status."""
     check_inputs(config)
     path = config.run_path()
-    folder = RunFolder.resume(path) if config.resume else RunFolder.create(path, config.as_dict())
+    folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     run = Run(config, folder)
     try:
         log.info("command: %s", " ".join(sys.argv))
@@ -388,10 +396,15 @@ def check_inputs(config: RunConfig) -> None:
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)
         db = PrefDB.open(store_path(place), read_only=True)
-        n_labels, env_id = db.n_labels(), db.env_id
+        n_labels, env_id, length = db.n_labels(), db.env_id, db.segment_length
         db.close()
         if env_id != config.env_id:
             raise UserError(f"{place} holds labels of {env_id}, not of {config.env_id}; load them with {env_id}.")
+        if length != config.prefs.clip_steps:
+            raise UserError(
+                f"{place} holds labels of clips of {length} steps, not of {config.prefs.clip_steps}; load them with "
+                f"--clip_steps {length}."
+            )
         if n_labels < 2 and not gathers(config):
             raise UserError(
                 f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."

@@ -68,14 +68,25 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path) -> RunFolder:
-        """Opens the folder of an earlier run.
+    def resume(cls, path: Path, config: dict[str, Any]) -> RunFolder:
+        """Opens the folder of an earlier run, which goes on by this config, also when it is resumed again.
+
+        The settings until then are kept under `history` in config.json.
 
         Raises:
             UserError: there is no run, or it is in use.
         """
-        read_config(path)
-        return cls(path)
+        before = read_config(path)
+        folder, file = cls(path), path / "config.json"
+        config = json.loads(json.dumps(config | {"resume": None}))  # as it would be read
+        if config != before:
+            record = json.loads(file.read_text())
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            record["history"] = [*record.get("history", []), {"until": now, "config": before}]
+            draft = file.with_suffix(".new")
+            draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
+            draft.replace(file)
+        return folder
 
     def close(self) -> None:
         """Releases the lock; may be called twice."""

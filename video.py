@@ -69,14 +69,6 @@ def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.nda
     return np.concatenate([picture, np.asarray(strip)])
 
 
-def draw_reward_strip(
-    frames: Iterable[np.ndarray], rewards: Sequence[float] | np.ndarray, *, caption: str
-) -> Iterator[np.ndarray]:
-    """Frames of an episode, each `with_reward_plot`; ValueError if their numbers differ."""
-    for t, (frame, _) in enumerate(zip(frames, rewards, strict=True)):
-        yield with_reward_plot(frame, rewards[: t + 1], caption=caption)
-
-
 def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, caption: str) -> np.ndarray:
     """Two frames side by side over a caption.
 

@@ -223,7 +223,8 @@ class Runner:
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes = 0
-        self._running_returns = np.zeros(n_envs, np.float64)
+        # NaN where the first episode is but the rest of one (`Actor`), which is not counted.
+        self._running_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
         self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
         self._resetting = np.zeros(n_envs, np.bool_)
 
@@ -280,7 +281,7 @@ class Runner:
         """Adds up the true rewards of the rollout's episodes; `done` (T, N) says where one ended."""
         for rewards, ended in zip(self.rollout.true_rewards, done, strict=True):
             self._running_returns += rewards
-            for i in np.flatnonzero(ended):
+            for i in np.flatnonzero(ended & ~np.isnan(self._running_returns)):
                 self.finished_returns.append(float(self._running_returns[i]))
                 self.n_episodes += 1
             self._running_returns[ended] = 0.0

@@ -101,7 +101,7 @@ class PolicyWorker:
         self.max_steps = round(config.million_timesteps * 1e6)
         # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect.
         self.scale = ReturnScale(config.n_envs, config.gamma) if self.info.kind == "vector" else None
-        returns = self._load(resume)
+        returns, n_episodes = self._load(resume)
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
         self.explorer = StateEntropy(seed)
@@ -109,7 +109,6 @@ class PolicyWorker:
         if config.demonstrations and not self.updates:
             self._imitate(Path(config.demonstrations), seed)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
-        torch.cuda.manual_seed(env_seed)  # and on a card with other actions; without one this does nothing
         n_shown = 0 if self.info.state_size else min(config.n_envs, max(n_watched, int(render_episodes)))
         self.crew.order("begin", [env_seed] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
@@ -128,6 +127,7 @@ class PolicyWorker:
         )
         self.crew.results()
         self.runner.finished_returns.extend(returns)
+        self.runner.n_episodes = n_episodes
         self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._log_sums: defaultdict[str, float] = defaultdict(float)
@@ -372,15 +372,16 @@ class PolicyWorker:
                 "weights": self.policy.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "finished_returns": list(self.runner.finished_returns),
+                "episodes": self.runner.n_episodes,
                 "random": torch.get_rng_state(),
                 "return_scale": self.scale.state() if self.scale else {},
             },
         )
 
-    def _load(self, resume: bool) -> list[float]:
+    def _load(self, resume: bool) -> tuple[list[float], int]:
         """Goes on from this run's newest checkpoint, or starts from the weights of another run.
 
-        Returns the rewards of the newest episodes before, so that their mean goes on too.
+        Returns the rewards of the newest episodes before, so that their mean goes on too, and how many there were.
         """
         own = self.run_dir / "policy"
         if resume and checkpoint.list_checkpoints(own):
@@ -388,19 +389,19 @@ class PolicyWorker:
         elif self.config.load_policy_ckpt_dir:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
-            return []
+            return [], 0
         state = checkpoint.load(path, kind="policy", env_id=self.info.env_id)
         checkpoint.fill(self.policy, state["weights"], path)
         if path.parent != own:
-            return []
-        self.optimizer.load_state_dict(state["optimizer"])
+            return [], 0
+        if state["algo"] == self.config.algo:  # else its averages are of other things
+            self.optimizer.load_state_dict(state["optimizer"])
         self.steps, self.updates = state["step"], state["updates"]
         self.channels.agent_steps.value = self.steps
         torch.set_rng_state(state["random"])
         if self.scale is not None:
             self.scale.load(state["return_scale"])
-        returns: list[float] = state["finished_returns"]
-        return returns
+        return state["finished_returns"], state.get("episodes", len(state["finished_returns"]))
 
     def close(self) -> None:
         """Checkpoints what was learned and ends the environments."""

@@ -1,5 +1,6 @@
 """The command line: tuned defaults, flags, resumed settings, and what cannot work."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +193,15 @@ def predictor_checkpoint(folder: Path) -> str:
     config = {"reward_predictor_network": "feature_points", "ensemble_size": 2, "dropout": 0.25}
     checkpoint.save(folder / "reward_predictor", 5, {"kind": "reward_predictor", "env_id": PONG, "config": config})
     return str(folder)
+
+
+def test_a_predictor_whose_training_was_stopped_is_not_loaded_without_labels(tmp_path: Path) -> None:
+    state = {"kind": "reward_predictor", "env_id": PONG, "config": {}, "pretrained": False}
+    checkpoint.save(tmp_path / "reward_predictor", 5, state)
+    with pytest.raises(UserError, match=f"finish it with `python run.py --resume {tmp_path}`"):
+        train(PONG, "--load_reward_predictor_ckpt_dir", str(tmp_path))
+    loading = ("--load_reward_predictor_ckpt_dir", str(tmp_path), "--load_prefs_dir", "there")
+    assert train(PONG, *loading).prefs.load_prefs_dir == "there"
 
 
 def test_a_loaded_predictor_is_built_as_it_was_trained_and_asks_for_nothing(tmp_path: Path) -> None:
@@ -435,10 +445,20 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="already exists"):
         make_run(tmp_path, "--seed", "3")
     assert (path / "config.json").read_bytes() == before
-    folder = RunFolder.resume(path)
+    folder = RunFolder.resume(path, read_config(path))
     try:
         with pytest.raises(UserError, match="in use"):
-            RunFolder.resume(path)
+            RunFolder.resume(path, read_config(path))
     finally:
         folder.close()
-    RunFolder.resume(path).close()
+    assert (path / "config.json").read_bytes() == before
+
+
+def test_what_a_resumed_run_was_told_holds_when_it_is_resumed_again(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "--lr", "0.25")
+    config = parse(["--resume", str(path), "--ent_coef", "0.125"])
+    RunFolder.resume(path, config.as_dict()).close()
+    again = parse(["--resume", str(path)])
+    assert (again.policy.ent_coef, again.policy.lr) == (0.125, 0.25)
+    (earlier,) = json.loads((path / "config.json").read_text())["history"]
+    assert earlier["config"]["policy"]["ent_coef"] != 0.125

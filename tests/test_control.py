@@ -24,6 +24,15 @@ def worker(folder: Path, million_timesteps: float, resume: bool = False) -> Poli
     )
 
 
+def test_the_rest_of_an_episode_that_began_in_its_middle_is_not_counted_as_one(tmp_path: Path) -> None:
+    begun = worker(tmp_path, 0.03)
+    rollout, _ = begun.runner.collect()
+    ended = rollout.terminated | rollout.truncated
+    assert ended[:25].sum(0).tolist() == [1] * ended.shape[1], "an episode lasts for 25 steps"
+    assert begun.runner.n_episodes == ended.sum() - (ended.shape[1] - 1)
+    begun.close()
+
+
 @pytest.mark.slow
 def test_ppo_learns_to_balance_with_the_defaults_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """Of 25 steps rewarded by 1 less the squared angle an untrained policy gets far less than 20."""

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import checkpoint
 import networks
 import reward_predictor
-from channels import Channels, WeightsBoard
+from channels import Channels, WeightsBoard, drain
 from label_queue import FEW_LABELS, LabelQueue
 from networks import RewardCNN, RewardMLP
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
@@ -567,6 +567,24 @@ def test_only_the_newest_labels_are_kept(ring: Ring, monkeypatch: pytest.MonkeyP
         ring.tell(answer(ring.db, range(start, start + 5)))
         trainer.step()
     assert sorted(trainer.pairs) == list(range(10, 16))
+
+
+def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_predictor, "LABEL_BUFFER", 20)
+    trainer = ring.trainer(n_initial=30)
+    for start, begins in ((0, False), (25, True)):
+        ring.tell(answer(ring.db, range(start, start + 25)))
+        assert trainer.step() == begins
+
+
+def test_labels_are_taken_in_where_none_is_learned_from(ring: Ring) -> None:
+    """Else their queue would fill up, and who hands them over would wait for ever."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer(replace(SMALL, labels_per_step=0.0))
+    pretrain(trainer)
+    ring.tell(answer(ring.db, range(20, 25)))
+    trainer.step()
+    assert len(trainer.pairs) == 25 and not drain(ring.channels.labels)
 
 
 def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
