@@ -23,7 +23,6 @@ from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
 
 Choice = Literal["left", "right", "equal", "incomparable"]
 CHOICES = ("left", "right", "equal", "incomparable")
-KINDS = ("normal", "repeat", "overlap", "gold")
 PERSON = "person"  # answer.teacher of all that comes through the queue
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
@@ -171,24 +170,21 @@ class LabelQueue:
         self,
         comparisons: Sequence[Comparison],
         *,
-        kind: str = "normal",
         need: int = 1,
         priority: float = 0.0,
-        reason: str = "",
         policy_step: int | None = None,
     ) -> None:
         """Stores questions with their segments in one commit; one that is there already is left as it is.
 
         policy_step: agent steps that the policy had taken; None: when the newer segment was cut.
         """
-        insert = "INSERT INTO query VALUES (?, ?, ?, ?, ?, ?, 'ready', ?) ON CONFLICT DO NOTHING"
+        insert = "INSERT INTO query VALUES (?, 'normal', ?, ?, '', ?, 'ready', ?) ON CONFLICT DO NOTHING"
         with self.db.transaction() as db:
             for comparison in comparisons:
                 self.db.insert_comparison(db, comparison)
                 newest = max(comparison.a.policy_step, comparison.b.policy_step)
                 step = int(newest if policy_step is None else policy_step)
-                row = (comparison.id, kind, int(need), float(priority), reason, step, self.clock())
-                db.execute(insert, row)
+                db.execute(insert, (comparison.id, int(need), float(priority), step, self.clock()))
 
     def withdraw(self, older_than_policy_step: int) -> int:
         """Takes back the questions of before that agent step that nobody has seen; returns how many."""

@@ -226,7 +226,6 @@ class TerminalScreen:
         self._scaled: dict[tuple[int, int], np.ndarray] = {}
         self._drawn: object = None
         self._unsent = b""
-        self.bytes_sent = 0
         self._before = termios.tcgetattr(self._in)
         self._printed = LastLine()
         self._streams = (sys.stdout, sys.stderr)
@@ -397,7 +396,7 @@ class TerminalScreen:
         self._unsent += text.encode()
         while self._unsent and select.select([], [self._out], [], 0)[1]:
             n = os.write(self._out, self._unsent[:CHUNK])
-            self._unsent, self.bytes_sent = self._unsent[n:], self.bytes_sent + n
+            self._unsent = self._unsent[n:]
 
     def close(self) -> None:
         """Gives the terminal back as it was, and prints what was printed meanwhile; may be called twice."""

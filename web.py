@@ -36,7 +36,8 @@ class PageConfig:
     web_port: int = DEFAULT_PORT
     """Port of the page; 0 is any free one."""
     web_true_reward: bool = False
-    """Evaluation mode: the page draws the true reward too, which sways those who label."""
+    """Evaluation mode: the page, or the run's line beside a window, tells the true reward too, which sways those who
+    label."""
     task: str = ""
     """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. By
     default a sentence about the environment, if it is a known one."""
