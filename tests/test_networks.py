@@ -297,3 +297,21 @@ def test_gradients_of_the_fast_copy_reach_the_float32_weights_once(fast_policies
             similarity = torch.cosine_similarity(param.grad.flatten(), gradient.flatten(), dim=0)
             assert similarity > 0.99
             assert param.grad.norm() == pytest.approx(float(gradient.norm()), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "pays"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False}, False),
+        ({"bf16": True}, True),
+        ({}, False),
+    ],
+)
+def test_bfloat16_is_for_processors_that_are_quicker_with_it(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool | str], pays: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert networks.cpu_has_bf16() is pays
