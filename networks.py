@@ -40,6 +40,12 @@ def has_bf16(device: torch.device) -> bool:
     return torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
 
 
+def trains_in_bf16(device: torch.device) -> bool:
+    """True where the device multiplies bfloat16 itself: training takes half the memory, in about the same time."""
+    has = torch.cpu.get_capabilities()
+    return has_bf16(device) or (device.type == "cpu" and has.get("avx512_bf16", False))
+
+
 def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """Values for the networks on `device`: without a copy on a CPU, without waiting for the transfer to a card.
 

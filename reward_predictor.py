@@ -160,13 +160,16 @@ class RewardPredictor(nn.Module):
         self.register_buffer("mean", torch.zeros(self.n_members))
         self.register_buffer("std", torch.ones(self.n_members))
         # bfloat16 pays on convolutions; feature points need more digits for their positions than it has.
-        self.autocast = isinstance(self.body, networks.RewardCNN) and networks.has_bf16(device)
+        convolves = isinstance(self.body, networks.RewardCNN)
+        self.autocast = convolves and networks.has_bf16(device)
+        self.autocast_in_training = convolves and networks.trains_in_bf16(device)
         self.to(device)
         self.eval()
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B, ...), (B,) or (B, A) -> raw rewards (members, B)."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        autocast = self.autocast_in_training if self.training else self.autocast
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
             features = self.body(observations)  # (members, B, features)
         features = features.float()
         if self.joint is not None:
