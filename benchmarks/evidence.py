@@ -97,7 +97,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
 def readme() -> None:
     """Writes the table of all recorded results into README.md and results/README.md."""
     lines = [
-        "| result | labels | agent steps | true reward: first, last 100 episodes | validation accuracy | cores "
+        "| result | labels | agent steps | true reward: before training, last 100 episodes | validation accuracy | cores "
         "| steps/s | time | memory |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -110,10 +110,12 @@ def readme() -> None:
             continue
         f = result["figures"]
         accuracy = "" if f["validation_accuracy"] is None else f"{f['validation_accuracy']:.0%}"
+        first = _before_training(path)
+        first = f["true_reward_first"] if first is None else first
         memory = "" if f["peak_memory_mb"] is None else f"{f['peak_memory_mb']:,.0f} MB"
         lines.append(
             f"| [{path.stem}](results/{path.stem}.png) | {f['labels']} | {f['agent_steps']:,} "
-            f"| {f['true_reward_first']:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
+            f"| {first:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
             f"| {result['machine']['cores']} | {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
         )
         for threshold, reached in f.get("reached", {}).items():
@@ -135,6 +137,16 @@ def readme() -> None:
     head = "| result | command | commit | seed |\n|---|---|---|---|"
     text = f"# Results\n\nMade by `benchmarks/evidence.py`.\n\n{table}\n{note}\n\n{head}\n" + "\n".join(commands)
     (RESULTS / "README.md").write_text(text + "\n")
+
+
+def _before_training(result: Path) -> float | None:
+    """What the untrained policy got in an evaluation, drawn actions; None if there was none."""
+    evaluations = result.with_name(f"{result.stem}_evaluations.csv")
+    if not evaluations.exists():
+        return None
+    with evaluations.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["policy"] == "sampled" and row["steps"] == "0"]
+    return float(rows[0]["mean"]) if rows else None
 
 
 def _between_marks(path: Path, text: str) -> None:
