@@ -97,8 +97,8 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
 def readme() -> None:
     """Writes the table of all recorded results into README.md and results/README.md."""
     lines = [
-        "| result | labels | agent steps | true reward: before training, last 100 episodes | validation accuracy | cores "
-        "| steps/s | time | memory |",
+        "| result | labels | agent steps | true reward: before training, last 100 episodes | validation accuracy "
+        "| cores | steps/s | time | memory |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     times = ["| result | mean of 100 episodes at least | after agent steps | after minutes |", "|---|---|---|---|"]
