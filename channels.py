@@ -170,13 +170,14 @@ class ProcessorTurns:
     """On a small machine the policy and the trainer take turns with all cores, instead of sharing them.
 
     Two teams of threads on the same cores wait at each other's barriers more than they compute. The trainer's turn
-    is short and comes as soon as the policy has finished its step.
+    comes as soon as the policy has finished its step, and within it the trainer may take it again.
     With `context` None everybody goes on at once.
     """
 
     def __init__(self, context: Context | None) -> None:
         self._lock: Any = context.Lock() if context else None
         self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
+        self._trainer_inside = False  # in the trainer's own process
 
     @contextlib.contextmanager
     def policy(self) -> Iterator[None]:
@@ -196,16 +197,17 @@ class ProcessorTurns:
 
     @contextlib.contextmanager
     def trainer(self) -> Iterator[None]:
-        """One batch of the trainer."""
-        if self._lock is None:
+        """One batch of the trainer, or all that it owes."""
+        if self._lock is None or self._trainer_inside:
             yield
             return
         self._trainer_waits.value = True
         taken = self._lock.acquire(timeout=TURN_SECONDS)
-        self._trainer_waits.value = False
+        self._trainer_waits.value, self._trainer_inside = False, True
         try:
             yield
         finally:
+            self._trainer_inside = False
             if taken:
                 self._lock.release()
 

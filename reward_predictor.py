@@ -449,14 +449,9 @@ class Trainer:
                 self._pretrain_epoch()
                 worked = True
         elif not self.freeze and self._due():
-            self._train_batch(self._sample())
+            with self.channels.turns.trainer():  # for all of it: a rollout of PPO's is more than a batch of labels
+                self._catch_up()
             worked = True
-            if self.batches % self.intervals.publish == 0:
-                self._publish()
-            if self.batches % self.intervals.measure == 0:
-                self._measure()
-            if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
-                self.save()
         else:
             self._receive()  # though nothing is learned from them now: their queue would fill up
         if self.channels.save.is_set():
@@ -465,6 +460,19 @@ class Trainer:
             self.channels.save.clear()
         self._report()
         return worked
+
+    def _catch_up(self) -> None:
+        """Trains on the batch that is due, and on those that came due meanwhile."""
+        while True:
+            self._train_batch(self._sample())
+            if self.batches % self.intervals.publish == 0:
+                self._publish()
+            if self.batches % self.intervals.measure == 0:
+                self._measure()
+            if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
+                self.save()
+            if self.channels.stop.is_set() or not self._due():
+                return
 
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""

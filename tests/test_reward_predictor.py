@@ -2,8 +2,10 @@
 
 import copy
 import math
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import checkpoint
 import networks
 import reward_predictor
-from channels import Channels, WeightsBoard, drain
+from channels import Channels, ProcessorTurns, WeightsBoard, drain, start_context
 from label_queue import FEW_LABELS, LabelQueue
 from networks import RewardCNN, RewardMLP
 from pref_db import Choice, Comparison, Label, PrefDB, Segment, is_validation
@@ -512,6 +514,31 @@ def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
     assert [batches_at(159), batches_at(160), batches_at(800)] == [0, 1, 4]
     version = ring.board.version
     assert 5 <= batches_at(10_000_000) <= 20
+    assert ring.board.version > version
+
+
+def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> None:
+    """Turn by turn the trainer does all that came due in the policy's turn, publishing included, not one batch."""
+    answer(ring.db, range(40))
+    trainer, n_rollouts = ring.trainer(), 10
+    pretrain(trainer)
+    ring.channels.turns = ProcessorTurns(start_context())
+    before, version = trainer.batches, ring.board.version
+
+    def policy() -> None:
+        for _ in range(n_rollouts):
+            with ring.channels.turns.policy():
+                ring.channels.agent_steps.value += round(5 * SMALL.label_batch_size / SMALL.labels_per_step)
+                while not ring.channels.turns._trainer_waits.value:
+                    os.sched_yield()
+
+    thread = threading.Thread(target=policy, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        trainer.step()
+    while trainer.step():
+        pass
+    assert trainer.batches - before == 5 * n_rollouts
     assert ring.board.version > version
 
 
