@@ -365,6 +365,8 @@ def train(config: RunConfig) -> int:
         print("\nStopping: writing checkpoints (Ctrl-C again stops at once).", flush=True)
         try:
             run.close()
+            if (path / "progress.csv").exists():
+                progress_module.draw_curves(path)
         except KeyboardInterrupt:
             run.children.kill()
         print(f"Stopped. Carry on with: python run.py --resume {path}", flush=True)

@@ -355,6 +355,7 @@ def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130 and "Traceback" not in output
     assert f"python run.py --resume {folder}" in output
     assert policy_steps(folder) >= before
+    assert (folder / "curves.png").stat().st_size > 5000
 
 
 def test_ctrl_c_in_the_first_moment_leaves_nothing_behind(tmp_path: Path) -> None:
