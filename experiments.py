@@ -78,17 +78,16 @@ BRIEF = (
 BRIEF_ON_LABELS = (*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
-RANDOM_QUERIES = _with_labels(PONG, 5500, *_quick(5))
-ORIGINAL = (*RANDOM_QUERIES, "--query_selection", "disagreement")
+ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
     "moving-dot-100": Experiment(
         "the moving dot, 100 labels, after exploring without any",
         (*MOVING_DOT, "--max_prefs", "100", "--n_initial_prefs", "100", "--explore_million_timesteps", "0.05"),
     ),
-    "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(5))),
-    "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(5))),
-    "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(5))),
+    "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
+    "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
+    "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
     "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
     "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG)),
     "pong-paper": Experiment("Pong, 5,500 labels, all as in the paper", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
@@ -98,9 +97,9 @@ EXPERIMENTS = {
     "enduro-290-true": Experiment("Enduro in 30,208 steps on the true reward", (TRUE_REWARD, ENDURO, *BRIEF)),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
-    "ablation-random-queries": Experiment("Pong, any pair is asked about", RANDOM_QUERIES),
+    "ablation-random-queries": Experiment("Pong, any pair is asked about", (*ORIGINAL, "--query_selection", "random")),
     "ablation-no-ensemble": Experiment(
-        "Pong, one predictor in place of three, and so any pair", (*RANDOM_QUERIES, "--ensemble_size", "1")
+        "Pong, one predictor in place of three, and so any pair", (*ORIGINAL, "--ensemble_size", "1")
     ),
     "ablation-no-l2": Experiment("Pong, no L2: the paper's 'no regularization'", (*ORIGINAL, "--l2", "0")),
     "ablation-no-regularisation": Experiment(
@@ -108,7 +107,7 @@ EXPERIMENTS = {
     ),
     "ablation-no-online-queries": Experiment(
         "Pong, all 5,000 labels asked for before the policy learns",
-        _with_labels(PONG, 5000, *_quick(5), "--n_initial_prefs", "5000"),
+        _with_labels(PONG, 5000, *_quick(3), "--n_initial_prefs", "5000"),
     ),
     "ablation-target": Experiment(
         "Pong, the predictor fitted to the clips' true returns", (*ORIGINAL, "--reward_target", "true_return")

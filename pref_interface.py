@@ -74,7 +74,7 @@ class PrefsConfig:
     """Newest segments kept in memory, from which the pairs to ask about are drawn."""
     clip_steps: int = 25
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
-    query_selection: QuerySelection = "random"
+    query_selection: QuerySelection = "disagreement"
     """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
     least sure; any of the newest tenth of the segments; of ten, the one that looks least like the last 1,000 that
     were asked (B-Pref's greedy k-center); or those by which segments are put in order."""
