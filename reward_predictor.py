@@ -45,7 +45,7 @@ SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
 # 10 % error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
 # the scale of all others.
 OUTPUT_PENALTY = 0.03
-BACKLOG_BATCHES = 10  # what a trainer that fell behind makes up for; the rest is let go
+BACKLOG_BATCHES = 10  # what a trainer that fell behind makes up for beside the last rollout; the rest is let go
 REPORT_SECONDS = 1.0
 
 
@@ -389,10 +389,16 @@ class Trainer:
         resume: bool,
         device: torch.device = networks.CPU,
         intervals: Intervals = Intervals(),
+        rollout_steps: int = 0,
         n_initial_batches: int | None = None,
         make_network: networks.MakeNetwork | None = None,
     ) -> None:
-        """`n_initial_batches` end the pretraining, or if frozen are its least; None leaves it to the loss."""
+        """Reads the store of a run folder.
+
+        Args:
+            rollout_steps: agent steps that the policy takes at a time.
+            n_initial_batches: they end the pretraining, or if frozen are its least; None leaves it to the loss.
+        """
         torch.manual_seed(seed)
         self.inputs, self.intervals, self.n_initial_batches = inputs, intervals, n_initial_batches
         self.env_id, self.config, self.channels, self.board, self.run_dir = (
@@ -402,7 +408,7 @@ class Trainer:
             board,
             run_dir,
         )
-        self.n_initial_prefs, self.freeze = n_initial_prefs, freeze
+        self.n_initial_prefs, self.freeze, self.rollout_steps = n_initial_prefs, freeze, rollout_steps
         self.own_network = make_network is not None
         self.learner = RewardPredictor(inputs, config, device, make_network)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
@@ -420,6 +426,7 @@ class Trainer:
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
         self.last_seq = 0
+        self._seq_sampled: int | None = None  # of the newest label that was trained on; None: of what is there at first
         self.batches, self.epochs, self.labels_trained = 0, 0, 0
         self._received_at = 0  # batch
         self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps taken so far
@@ -448,9 +455,9 @@ class Trainer:
             if self._may_start() and self._split(validation=False):
                 self._pretrain_epoch()
                 worked = True
-        elif not self.freeze and self._due():
-            with self.channels.turns.trainer():  # for all of it: a rollout of PPO's is more than a batch of labels
-                self._catch_up()
+        elif not self.freeze and (n_batches := self._batches_due()):
+            with self.channels.turns.trainer():  # for all of them: one rollout of PPO's makes several due
+                self._train(n_batches)
             worked = True
         else:
             self._receive()  # though nothing is learned from them now: their queue would fill up
@@ -461,9 +468,11 @@ class Trainer:
         self._report()
         return worked
 
-    def _catch_up(self) -> None:
-        """Trains on the batch that is due, and on those that came due meanwhile."""
-        while True:
+    def _train(self, n_batches: int) -> None:
+        """So many batches as the policy goes on, and besides what they are the occasion for."""
+        for _ in range(n_batches):
+            if self.channels.stop.is_set():
+                return
             self._train_batch(self._sample())
             if self.batches % self.intervals.publish == 0:
                 self._publish()
@@ -471,8 +480,9 @@ class Trainer:
                 self._measure()
             if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
-            if self.channels.stop.is_set() or not self._due():
-                return
+            if self.batches - self._received_at >= self.intervals.receive:
+                self._receive()
+            self._report()
 
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""
@@ -520,23 +530,32 @@ class Trainer:
         return pairs if pairs or validation else list(self.pairs.values())
 
     def _sample(self) -> list[TrainingPair]:
+        """A training batch: up to half of it labels that are new, in turn, so that they soon count; others at random."""
         train = self._split(validation=False)
         size = min(self.config.label_batch_size, len(train))
-        return [train[i] for i in self.rng.choice(len(train), size, replace=False)]
+        new = [pair for pair in train if self._seq_sampled is not None and pair.label.seq > self._seq_sampled]
+        new = new[: size // 2]
+        self._seq_sampled = new[-1].label.seq if new else train[-1].label.seq
+        taken = {pair.label.seq for pair in new}
+        others = [pair for pair in train if pair.label.seq not in taken]
+        return new + [others[i] for i in self.rng.choice(len(others), size - len(new), replace=False)]
 
     def _decoded(self, pairs: list[TrainingPair], *, crop_steps: int = 0) -> PairBatch:
         batch = PairBatch.decode(pairs, self.predictor.n_frames, crop_steps, self.rng)
         return batch.to(self.predictor.device)
 
-    def _due(self) -> bool:
-        """Training keeps pace with the policy, so that neither starves the other on a small machine."""
-        steps, size = self.channels.agent_steps.value, self.config.label_batch_size
-        self._owed += (steps - self._steps_seen) * self.config.labels_per_step
-        self._owed, self._steps_seen = min(self._owed, BACKLOG_BATCHES * size), steps
-        if self._owed < size or not self._split(validation=False):
-            return False
-        self._owed -= size
-        return True
+    def _batches_due(self) -> int:
+        """Batches by which training keeps pace with the policy, so that neither starves the other on a small machine."""
+        rate, size = self.config.labels_per_step, self.config.label_batch_size
+        steps = self.channels.agent_steps.value
+        self._owed += (steps - self._steps_seen) * rate
+        self._owed = min(self._owed, BACKLOG_BATCHES * size + self.rollout_steps * rate)
+        self._steps_seen = steps
+        if not self._split(validation=False):
+            return 0
+        n_batches = int(self._owed // size)
+        self._owed -= n_batches * size
+        return n_batches
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """One optimiser step; every member learns from its own bootstrap of the pairs."""
@@ -643,7 +662,7 @@ class Trainer:
 
     def _start_policy(self) -> None:
         """Pretraining is over: the first weights that are published start the policy."""
-        self.pretrained, self._best = True, (math.inf, {})
+        self.pretrained, self._best, self._seq_sampled = True, (math.inf, {}), self.last_seq
         self._publish()
         self._measure()
         self.save()

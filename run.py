@@ -225,6 +225,7 @@ class Run:
             "freeze": freeze,
             "resume": bool(config.resume),
             "device": self.device,
+            "rollout_steps": config.policy.n_envs * config.policy.n_steps,
         }
         if config.synchronous:
             trainer = Trainer(channels=self.channels, **arguments)

@@ -310,7 +310,13 @@ class Ring:
         self.trainers: list[Trainer] = []
 
     def trainer(
-        self, config: PredictorConfig = SMALL, *, n_initial: int = 10, freeze: bool = False, resume: bool = False
+        self,
+        config: PredictorConfig = SMALL,
+        *,
+        n_initial: int = 10,
+        freeze: bool = False,
+        resume: bool = False,
+        rollout_steps: int = 0,
     ) -> Trainer:
         trainer = Trainer(
             VECTORS,
@@ -323,6 +329,7 @@ class Ring:
             n_initial_prefs=n_initial,
             freeze=freeze,
             resume=resume,
+            rollout_steps=rollout_steps,
         )
         self.trainers.append(trainer)
         return trainer
@@ -517,10 +524,33 @@ def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
     assert ring.board.version > version
 
 
+def test_a_label_that_arrives_while_the_policy_learns_is_trained_on_at_once(ring: Ring) -> None:
+    """Drawn like the others, one of many would wait for thousands of agent steps."""
+    answer(ring.db, range(60))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    seen = list[int]()
+    train_batch = trainer._train_batch
+
+    def train_and_tell(pairs: list[TrainingPair]) -> None:
+        assert len({pair.label.seq for pair in pairs}) == SMALL.label_batch_size
+        seen.extend(pair.label.seq for pair in pairs)
+        train_batch(pairs)
+
+    trainer._train_batch = train_and_tell  # type: ignore[method-assign]
+    ring.tell(answer(ring.db, range(60, 80)))
+    train(trainer, 1)  # takes them in
+    train(trainer, 3)
+    new = [seq for seq, pair in trainer.pairs.items() if seq > 60 and not pair.label.validation]
+    assert len(new) > SMALL.label_batch_size // 2 and set(new) <= set(seen)
+    assert sum(seq <= 60 for seq in seen) >= 4 * SMALL.label_batch_size // 2 - 1, "beside older ones"
+
+
 def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> None:
     """Turn by turn the trainer does all that came due in the policy's turn, publishing included, not one batch."""
     answer(ring.db, range(40))
-    trainer, n_rollouts = ring.trainer(), 10
+    rollout_steps, n_rollouts = round(15 * SMALL.label_batch_size / SMALL.labels_per_step), 10
+    trainer = ring.trainer(rollout_steps=rollout_steps)
     pretrain(trainer)
     ring.channels.turns = ProcessorTurns(start_context())
     before, version = trainer.batches, ring.board.version
@@ -528,7 +558,7 @@ def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> N
     def policy() -> None:
         for _ in range(n_rollouts):
             with ring.channels.turns.policy():
-                ring.channels.agent_steps.value += round(5 * SMALL.label_batch_size / SMALL.labels_per_step)
+                ring.channels.agent_steps.value += rollout_steps
                 while not ring.channels.turns._trainer_waits.value:
                     os.sched_yield()
 
@@ -538,7 +568,7 @@ def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> N
         trainer.step()
     while trainer.step():
         pass
-    assert trainer.batches - before == 5 * n_rollouts
+    assert trainer.batches - before == 15 * n_rollouts
     assert ring.board.version > version
 
 
@@ -633,7 +663,7 @@ def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
     published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     published.refresh()
     assert np.array_equal(rewards(published.member_rewards), rewards(first.predictor.member_rewards))
-    ring.channels.agent_steps.value = 1000
+    ring.channels.agent_steps.value = round(SMALL.label_batch_size / SMALL.labels_per_step)
     assert second.step() and second.batches == first.batches + 1
     state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)
     assert PredictorConfig(**state["config"]).ensemble_size == 3
