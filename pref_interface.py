@@ -34,6 +34,7 @@ TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a see
 TRIES = 50  # pairs looked at for one that was not asked yet
 CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
 NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
+UNTRAINED_KEPT = 100  # segments of the untrained policy that stay in the pool when training begins
 # What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
 MOMENTS, SQUARES = 5, 7
 CENTRES = 1000  # newest pairs asked, from which the next is to be far
@@ -194,6 +195,8 @@ class PrefInterface:
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
+        self._asked_about = set[str]()  # ids of the segments in initial pairs
+        self._began = False  # the training
         self._centres: deque[np.ndarray] = deque(maxlen=2 * CENTRES)  # of each pair asked, both ways round
         orders = config.query_selection == "ordering"
         self.ordering = OrderingQueries(db, self.asked, config.max_segs, self.rng) if orders else None
@@ -228,6 +231,11 @@ class PrefInterface:
     def training(self) -> bool:
         """True once the policy has begun to learn."""
         return bool(self.channels.agent_steps.value > 0)
+
+    @property
+    def _asks_initial(self) -> bool:
+        """Whether the labels that training waits for are still asked for."""
+        return self.n_labels < self.n_initial
 
     def wanted(self) -> int:
         """How many comparisons more should be asked for now."""
@@ -264,7 +272,15 @@ class PrefInterface:
         return f"{len(self.pool)}/{self.pool.maxlen}"
 
     def _take_segments(self) -> bool:
-        """Moves segments from the queue to the pool; before training a full pool is left as it is."""
+        """Moves segments from the queue to the pool; before training a full pool is left as it is.
+
+        When training begins, most of them go: for tens of thousands of steps they would be most of what is asked
+        about, though they are enough in the initial labels.
+        """
+        if self.training and not self._began:
+            self._began = True
+            kept = sorted(self.rng.permutation(len(self.pool))[:UNTRAINED_KEPT])
+            self.pool = deque((self.pool[i] for i in kept), self.pool.maxlen)
         if not self.training and len(self.pool) == self.pool.maxlen and not self._all_asked:
             return False
         segments = drain(self.channels.segments, limit=64)
@@ -275,12 +291,14 @@ class PrefInterface:
         """A pair from the pool that was not asked before, sides drawn at random; None if none was found."""
         if len(self.pool) < 2:
             return None
-        for _ in range(TRIES):
-            a, b = self._drawn_pair()
+        for attempt in range(TRIES):
+            a, b = self._drawn_pair(unseen=attempt < TRIES // 2)
             comparison = Comparison(a, b, flip=bool(self.rng.integers(2)))
             if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
                 self.asked.add(comparison.id)
                 self._all_asked = False
+                if self._asks_initial:
+                    self._asked_about |= {comparison.a.id, comparison.b.id}
                 if self.config.query_selection == "k_center":
                     both = looks(a), looks(b)
                     self._centres += [np.concatenate(both), np.concatenate(both[::-1])]
@@ -288,9 +306,18 @@ class PrefInterface:
         self._all_asked = True
         return None
 
-    def _drawn_pair(self) -> tuple[Segment, Segment]:
-        """Two segments of the pool, by `--query_selection`."""
+    def _drawn_pair(self, *, unseen: bool) -> tuple[Segment, Segment]:
+        """Two segments of the pool, by `--query_selection`.
+
+        With `unseen`, while there is no predictor to choose by, such as are in no pair yet: the more segments the
+        initial labels are about the better, and those of validation labels are then in no other.
+        """
         selection, n = self.config.query_selection, len(self.pool)
+        if unseen and self._asks_initial and self.pool[0].member_returns is None and selection != "k_center":
+            others = [i for i, segment in enumerate(self.pool) if segment.id not in self._asked_about]
+            if len(others) >= 2:
+                i, j = self.rng.choice(others, 2, replace=False)
+                return self.pool[i], self.pool[j]
         first = n - max(2, round(NEWEST_SHARE * n)) if selection == "newest" else 0
 
         def draw() -> tuple[Segment, Segment]:
@@ -314,9 +341,12 @@ class PrefInterface:
     def _ask(self) -> bool:
         """Asks about as many pairs as are wanted and can soon be answered."""
         person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing)
-        if not person and len(self.pool) < self.pool.maxlen:  # type: ignore[operator]
-            return False  # the more episodes the first pairs come from, the more the predictor sees of the task
         n = self.wanted()
+        if self._asks_initial and len(self.pool) < self.config.max_segs:
+            # The more episodes the first pairs come from, the more the predictor sees of the task.
+            if not person:
+                return False
+            n = min(n, (len(self.pool) - len(self._asked_about)) // 2)
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)

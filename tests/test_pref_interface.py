@@ -265,6 +265,43 @@ def test_when_every_pair_was_asked_new_segments_are_taken(ring: Ring) -> None:
     assert interface.n_labels == 4
 
 
+def test_initial_labels_are_about_as_many_segments_as_there_are(ring: Ring) -> None:
+    """No segment of a validation label is in a training label then, from which the predictor would know it."""
+    interface = ring.interface(n_initial=10, goal=12, max_segs=20)
+    ring.act(20)
+    step_until(interface, lambda: interface.n_labels == 12)
+    seeds = [one.seed for row in interface.db.answers() for one in (row.comparison.a, row.comparison.b)]
+    assert len(set(seeds[:20])) == 20 and len(seeds) == 24
+
+
+def test_people_are_not_asked_about_the_first_clips_over_and_over(ring: Ring) -> None:
+    """They are asked before the pool is full, about clips that are in no other question."""
+    interface = ring.interface(QueueGatherer, n_initial=20, goal=20, max_segs=30)
+    for n_clips, n_pairs in ((7, 3), (8, 4), (29, 14)):
+        ring.act(n_clips - len(interface.pool))
+        interface.step()
+        pairs = interface.db.read("SELECT segment_a, segment_b FROM comparison")
+        assert len(pairs) == n_pairs == len({one for pair in pairs for one in pair}) / 2
+    ring.act(1)
+    step_until(interface, lambda: len(interface.gatherer.pending) == 20)
+
+
+def test_most_segments_of_the_untrained_policy_leave_when_training_begins(ring: Ring) -> None:
+    interface = ring.interface(n_initial=5, goal=50, max_segs=150, annealed_over=1000)
+    for _ in range(5):  # the queue is shorter
+        ring.act(30)
+        interface.step()
+    step_until(interface, lambda: interface.n_labels == 5)
+    assert len(interface.pool) == 150
+    ring.channels.agent_steps.value = 100
+    ring.act(3)
+    step_until(interface, lambda: interface.n_labels > 5)
+    assert [one.seed for one in interface.pool][-3:] == [150, 151, 152] and len(interface.pool) == 103
+    ring.act(30)
+    interface.step()
+    assert len(interface.pool) == 133, "once"
+
+
 def test_the_same_segment_twice_makes_no_pair(ring: Ring) -> None:
     interface = ring.interface(n_initial=1, goal=5, max_segs=2)
     for _ in range(2):
