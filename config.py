@@ -129,7 +129,16 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, names_algo="__algo" in flags)
+        defaults = defaults_for(
+            first,
+            asks_for_labels="__max_prefs" in flags,
+            names_algo="__algo" in flags,
+            names_length="__million_timesteps" in flags,
+        )
+    if "__million_timesteps" in flags and defaults.policy.lr_zero_million_timesteps:
+        lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
+        policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
+        defaults = dataclasses.replace(defaults, policy=policy)
     if any(flag == "__teacher" or flag.startswith("__teacher_") for flag in flags):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _named_in_full(_cli(arguments, defaults))
@@ -155,7 +164,7 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -> RunConfig:
+def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool, names_length: bool) -> RunConfig:
     """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
@@ -166,7 +175,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
         values |= ALGORITHMS_DEFAULTS[algo]
-    elif info.action_dim and "lr" in tuned and first.policy.million_timesteps != PolicyConfig().million_timesteps:
+    elif info.action_dim and "lr" in tuned and names_length:
         values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
@@ -249,6 +258,11 @@ def validate(config: RunConfig) -> None:
         raise UserError(
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
             "whose place the function takes."
+        )
+    if 0 < policy.lr_zero_million_timesteps < policy.million_timesteps:
+        raise UserError(
+            f"the learning rate would be 0 from {policy.lr_zero_million_timesteps:g} million steps on; give "
+            f"--lr_zero_million_timesteps {policy.million_timesteps:g} or more, or 0 to keep it constant."
         )
     if not 0 <= policy.eval_interval_million_timesteps < float("inf"):
         raise UserError(

@@ -75,7 +75,11 @@ BRIEF = (
     *("--ppo_epochs", "4", "--ppo_minibatches", "4", "--lr", "5e-4", "--lr_zero_million_timesteps", "0"),
     *("--million_timesteps", "0.030208", "--eval_interval_million_timesteps", "0.030208"),
 )
-BRIEF_ON_LABELS = (*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100")
+# So short a run has no time for what lasts: labels count often at once, and few clips are of the untrained agent.
+BRIEF_ON_LABELS = (
+    *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
+    *("--labels_per_step", "0.3", "--max_segs", "200"),
+)
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))

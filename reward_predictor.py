@@ -530,7 +530,7 @@ class Trainer:
         return pairs if pairs or validation else list(self.pairs.values())
 
     def _sample(self) -> list[TrainingPair]:
-        """A training batch: up to half of it labels that are new, in turn, so that they soon count; others at random."""
+        """A training batch: up to half of it new labels, in turn, so that they soon count; the others at random."""
         train = self._split(validation=False)
         size = min(self.config.label_batch_size, len(train))
         new = [pair for pair in train if self._seq_sampled is not None and pair.label.seq > self._seq_sampled]
@@ -545,7 +545,7 @@ class Trainer:
         return batch.to(self.predictor.device)
 
     def _batches_due(self) -> int:
-        """Batches by which training keeps pace with the policy, so that neither starves the other on a small machine."""
+        """Batches by which training keeps pace with the policy, so that neither starves the other."""
         rate, size = self.config.labels_per_step, self.config.label_batch_size
         steps = self.channels.agent_steps.value
         self._owed += (steps - self._steps_seen) * rate

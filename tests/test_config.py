@@ -128,10 +128,22 @@ def test_ppo_has_defaults_of_its_own() -> None:
     assert train(PONG, "--algo", "ppo", "--lr", "0.5").policy.lr == 0.5
 
 
+def test_the_learning_rate_lasts_to_the_end_of_training() -> None:
+    for flags, ends_at in (((DOT,), 0.1), ((DOT, "--million_timesteps", "0.05"), 0.1), ((PONG, "--algo", "ppo"), 20.0)):
+        assert train(*flags).policy.lr_zero_million_timesteps == ends_at
+    for flags in ((DOT,), (PONG, "--algo", "ppo"), ("Hopper-v5", "--algo", "ppo"), ("Hopper-v5", "--algo", "a2c")):
+        assert train(*flags, "--million_timesteps", "100").policy.lr_zero_million_timesteps == 100
+    with pytest.raises(UserError, match=r"0 from 2 million steps on; give --lr_zero_million_timesteps 3 or more, or 0"):
+        train(PONG, "--million_timesteps", "3", "--lr_zero_million_timesteps", "2")
+    constant = train(PONG, "--million_timesteps", "3", "--lr_zero_million_timesteps", "0").policy
+    assert constant.lr_zero_million_timesteps == 0
+
+
 def test_continuous_control_has_ppo_unless_another_algorithm_is_named() -> None:
     policy = train("Hopper-v5").policy
     assert (policy.algo, policy.n_steps, policy.million_timesteps) == ("ppo", 128, policy.lr_zero_million_timesteps)
     assert train("Hopper-v5", "--million_timesteps", "0.5").policy.lr_zero_million_timesteps == 0.5
+    assert train("Hopper-v5", "--million_timesteps", "10").policy.lr_zero_million_timesteps == 10
     assert train("Hopper-v5", "--algo", "ppo").policy == policy
     a2c = train("Hopper-v5", "--algo", "a2c").policy
     assert (a2c.algo, a2c.n_steps, a2c.lr, a2c.gamma) == ("a2c", PolicyConfig().n_steps, PolicyConfig().lr, 0.995)
@@ -409,7 +421,8 @@ def test_resuming_restores_every_setting(tmp_path: Path) -> None:
 def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
     path = make_run(tmp_path, "--lr", "0.25")
     config = parse(["--resume", str(path), "--million_timesteps", "2"])
-    assert (config.policy.million_timesteps, config.policy.lr) == (2, 0.25)
+    policy = config.policy
+    assert (policy.million_timesteps, policy.lr, policy.lr_zero_million_timesteps) == (2, 0.25, 2), "of 0.1"
 
 
 def test_l2_is_a_number_or_adaptive(tmp_path: Path) -> None:
