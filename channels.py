@@ -32,7 +32,7 @@ SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 LABEL_QUEUE_SIZE = 1024
 Context = SpawnContext | ForkServerContext
 LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
-TURN_SECONDS = 30.0  # longer than any step or batch takes
+TURN_SECONDS = 60.0  # longer than a step, or all batches that it makes due, should take
 
 
 def start_context(method: str | None = None) -> Context:

@@ -34,7 +34,7 @@ TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a see
 TRIES = 50  # pairs looked at for one that was not asked yet
 CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
 NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
-UNTRAINED_KEPT = 100  # segments of the untrained policy that stay in the pool when training begins
+UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
 # What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
 MOMENTS, SQUARES = 5, 7
 CENTRES = 1000  # newest pairs asked, from which the next is to be far
@@ -72,13 +72,15 @@ class PrefsConfig:
     max_prefs: int = 5500
     """Labels to gather in all; the policy goes on without more."""
     max_segs: int = 1000
-    """Newest segments kept in memory, from which the pairs to ask about are drawn."""
+    """Newest segments kept in memory, from which the pairs to ask about are drawn; a hundred of those from before the
+    training stay when it begins."""
     clip_steps: int = 25
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "disagreement"
-    """Which pair is asked: any; of ten, the one about whose answer the ensemble disagrees most (the paper's) or is
-    least sure; any of the newest tenth of the segments; of ten, the one that looks least like the last 1,000 that
-    were asked (B-Pref's greedy k-center); or those by which segments are put in order."""
+    """Which pair is asked after the initial ones, which are of clips in no other pair: any; of ten, the one about whose
+    answer the ensemble disagrees most (the paper's) or is least sure; any of the newest tenth of the segments; of ten,
+    the one that looks least like the last 1,000 that were asked (B-Pref's greedy k-center); or those by which segments
+    are put in order."""
     label_schedule: LabelSchedule = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
     exponential one, or evenly."""
@@ -234,8 +236,8 @@ class PrefInterface:
 
     @property
     def _asks_initial(self) -> bool:
-        """Whether the labels that training waits for are still asked for."""
-        return self.n_labels < self.n_initial
+        """Whether the initial labels are still asked for, which training waits for, if there is any."""
+        return self.n_labels < (self.config.n_initial_prefs if self.channels.labels is None else self.n_initial)
 
     def wanted(self) -> int:
         """How many comparisons more should be asked for now."""
@@ -309,8 +311,8 @@ class PrefInterface:
     def _drawn_pair(self, *, unseen: bool) -> tuple[Segment, Segment]:
         """Two segments of the pool, by `--query_selection`.
 
-        With `unseen`, while there is no predictor to choose by, such as are in no pair yet: the more segments the
-        initial labels are about the better, and those of validation labels are then in no other.
+        With `unseen`, while there is no predictor to choose by, such as are in no pair yet, as long as there are any:
+        the more segments the initial labels are about the better, and those of validation labels are then in no other.
         """
         selection, n = self.config.query_selection, len(self.pool)
         if unseen and self._asks_initial and self.pool[0].member_returns is None and selection != "k_center":
@@ -346,7 +348,7 @@ class PrefInterface:
             # The more episodes the first pairs come from, the more the predictor sees of the task.
             if not person:
                 return False
-            n = min(n, (len(self.pool) - len(self._asked_about)) // 2)
+            n = min(n, sum(segment.id not in self._asked_about for segment in self.pool) // 2)
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)

@@ -471,7 +471,7 @@ class Trainer:
     def _train(self, n_batches: int) -> None:
         """So many batches as the policy goes on, and besides what they are the occasion for."""
         for _ in range(n_batches):
-            if self.channels.stop.is_set():
+            if self.channels.stop.is_set() or not self.pairs:  # the only label may have been taken back
                 return
             self._train_batch(self._sample())
             if self.batches % self.intervals.publish == 0:
@@ -534,7 +534,7 @@ class Trainer:
         train = self._split(validation=False)
         size = min(self.config.label_batch_size, len(train))
         new = [pair for pair in train if self._seq_sampled is not None and pair.label.seq > self._seq_sampled]
-        new = new[: size // 2]
+        new = new[: (size + 1) // 2]
         self._seq_sampled = new[-1].label.seq if new else train[-1].label.seq
         taken = {pair.label.seq for pair in new}
         others = [pair for pair in train if pair.label.seq not in taken]

@@ -366,11 +366,14 @@ def train(config: RunConfig) -> int:
         print("\nStopping: writing checkpoints (Ctrl-C again stops at once).", flush=True)
         try:
             run.close()
-            if (path / "progress.csv").exists():
-                progress_module.draw_curves(path)
         except KeyboardInterrupt:
             run.children.kill()
         print(f"Stopped. Carry on with: python run.py --resume {path}", flush=True)
+        try:
+            if (path / "progress.csv").exists():
+                progress_module.draw_curves(path)
+        except (Exception, KeyboardInterrupt):
+            log.exception("no curves")
         return INTERRUPTED
     except (ChildError, *USER_ERRORS) as error:
         details = error.child_traceback if isinstance(error, ChildError) else ""

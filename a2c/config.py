@@ -23,7 +23,8 @@ class PolicyConfig:
     lr: float = 7e-4
     """Learning rate of the policy at the start; with TRPO that of its value function."""
     lr_zero_million_timesteps: float = 80.0
-    """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant."""
+    """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant. A longer
+    training takes its own length."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus at the start."""
     ent_coef_zero_million_timesteps: float = 0.0

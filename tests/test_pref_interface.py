@@ -274,6 +274,18 @@ def test_initial_labels_are_about_as_many_segments_as_there_are(ring: Ring) -> N
     assert len(set(seeds[:20])) == 20 and len(seeds) == 24
 
 
+def test_labels_that_are_only_gathered_wait_for_a_full_pool_too(ring: Ring) -> None:
+    ring.channels.labels = None
+    interface = ring.interface(n_initial=10, goal=10, max_segs=20)
+    ring.act(19)
+    interface.step()
+    assert not interface.step() and interface.n_labels == 0
+    ring.act(1)
+    step_until(interface, lambda: interface.n_labels == 10)
+    about = {one.id for row in interface.db.answers() for one in (row.comparison.a, row.comparison.b)}
+    assert len(about) == 20
+
+
 def test_people_are_not_asked_about_the_first_clips_over_and_over(ring: Ring) -> None:
     """They are asked before the pool is full, about clips that are in no other question."""
     interface = ring.interface(QueueGatherer, n_initial=20, goal=20, max_segs=30)

@@ -539,11 +539,26 @@ def test_a_label_that_arrives_while_the_policy_learns_is_trained_on_at_once(ring
 
     trainer._train_batch = train_and_tell  # type: ignore[method-assign]
     ring.tell(answer(ring.db, range(60, 80)))
-    train(trainer, 1)  # takes them in
-    train(trainer, 3)
+    train(trainer, 4)
     new = [seq for seq, pair in trainer.pairs.items() if seq > 60 and not pair.label.validation]
     assert len(new) > SMALL.label_batch_size // 2 and set(new) <= set(seen)
     assert sum(seq <= 60 for seq in seen) >= 4 * SMALL.label_batch_size // 2 - 1, "beside older ones"
+
+
+def test_the_only_label_may_be_taken_back_while_batches_are_due(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    train_batch = trainer._train_batch
+
+    def train_and_retract(pairs: list[TrainingPair]) -> None:
+        train_batch(pairs)
+        trainer.pairs.clear()
+
+    trainer._train_batch = train_and_retract  # type: ignore[method-assign]
+    before = trainer.batches
+    ring.channels.agent_steps.value += round(5 * SMALL.label_batch_size / SMALL.labels_per_step)
+    assert trainer.step() and trainer.batches == before + 1
 
 
 def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> None:
