@@ -175,9 +175,8 @@ class ProcessorTurns:
     """
 
     def __init__(self, context: Context | None) -> None:
-        self._lock: Any = context.Lock() if context else None
+        self._lock: Any = context.RLock() if context else None
         self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
-        self._trainer_inside = False  # in the trainer's own process
 
     @contextlib.contextmanager
     def policy(self) -> Iterator[None]:
@@ -198,16 +197,15 @@ class ProcessorTurns:
     @contextlib.contextmanager
     def trainer(self) -> Iterator[None]:
         """One batch of the trainer, or all that it owes."""
-        if self._lock is None or self._trainer_inside:
+        if self._lock is None:
             yield
             return
         self._trainer_waits.value = True
         taken = self._lock.acquire(timeout=TURN_SECONDS)
-        self._trainer_waits.value, self._trainer_inside = False, True
+        self._trainer_waits.value = False
         try:
             yield
         finally:
-            self._trainer_inside = False
             if taken:
                 self._lock.release()
 

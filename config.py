@@ -129,12 +129,7 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = defaults_for(
-            first,
-            asks_for_labels="__max_prefs" in flags,
-            names_algo="__algo" in flags,
-            names_length="__million_timesteps" in flags,
-        )
+        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, names_algo="__algo" in flags)
     if "__million_timesteps" in flags and defaults.policy.lr_zero_million_timesteps:
         lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
         policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
@@ -164,7 +159,7 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool, names_length: bool) -> RunConfig:
+def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -> RunConfig:
     """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
@@ -175,7 +170,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool, n
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
         values |= ALGORITHMS_DEFAULTS[algo]
-    elif info.action_dim and "lr" in tuned and names_length:
+    elif info.action_dim and "lr" in tuned and first.policy.million_timesteps != PolicyConfig().million_timesteps:
         values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)

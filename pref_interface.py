@@ -316,10 +316,10 @@ class PrefInterface:
         """
         selection, n = self.config.query_selection, len(self.pool)
         if unseen and self._asks_initial and self.pool[0].member_returns is None and selection != "k_center":
-            others = [i for i, segment in enumerate(self.pool) if segment.id not in self._asked_about]
+            others = self._unseen()
             if len(others) >= 2:
-                i, j = self.rng.choice(others, 2, replace=False)
-                return self.pool[i], self.pool[j]
+                i, j = self.rng.choice(len(others), 2, replace=False)
+                return others[i], others[j]
         first = n - max(2, round(NEWEST_SHARE * n)) if selection == "newest" else 0
 
         def draw() -> tuple[Segment, Segment]:
@@ -332,6 +332,10 @@ class PrefInterface:
         if selection == "k_center":
             return max(candidates, key=self._distance)
         return max(candidates, key=lambda pair: informativeness(pair[0], pair[1], selection))
+
+    def _unseen(self) -> list[Segment]:
+        """The segments of the pool that are in no initial pair."""
+        return [segment for segment in self.pool if segment.id not in self._asked_about]
 
     def _distance(self, pair: tuple[Segment, Segment]) -> float:
         """How unlike the nearest of the pairs that were asked this one looks."""
@@ -348,7 +352,7 @@ class PrefInterface:
             # The more episodes the first pairs come from, the more the predictor sees of the task.
             if not person:
                 return False
-            n = min(n, sum(segment.id not in self._asked_about for segment in self.pool) // 2)
+            n = min(n, len(self._unseen()) // 2)
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)

@@ -448,7 +448,7 @@ class Trainer:
 
     def step(self) -> bool:
         """Takes in new labels and trains a little; False if there was nothing to do but wait."""
-        if not self.batches or self.batches - self._received_at >= self.intervals.receive or not self.pretrained:
+        if not self.pretrained or not self.pairs:
             self._receive()
         worked = False
         if not self.pretrained:
@@ -471,6 +471,8 @@ class Trainer:
     def _train(self, n_batches: int) -> None:
         """So many batches as the policy goes on, and besides what they are the occasion for."""
         for _ in range(n_batches):
+            if self.batches - self._received_at >= self.intervals.receive:
+                self._receive()
             if self.channels.stop.is_set() or not self.pairs:  # the only label may have been taken back
                 return
             self._train_batch(self._sample())
@@ -480,8 +482,6 @@ class Trainer:
                 self._measure()
             if self.batches % self.config.reward_predictor_ckpt_interval == 0 or time.monotonic() > self._save_by:
                 self.save()
-            if self.batches - self._received_at >= self.intervals.receive:
-                self._receive()
             self._report()
 
     def _may_start(self) -> bool:

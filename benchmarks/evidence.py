@@ -89,7 +89,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
     text = json.dumps({"figures": figures, **about, **{key: config[key] for key in keep}}, indent=2)
     (RESULTS / f"{name}.json").write_text(text.replace(f"{ROOT}/", "") + "\n")
     shutil.copy(run / "progress.csv", RESULTS / f"{name}.csv")
-    if not (run / "curves.png").exists():  # it was stopped
+    if not (run / "curves.png").exists():  # it was killed
         draw_curves(run)
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
 
@@ -128,7 +128,8 @@ def readme() -> None:
         machines.add(f"{machine['processor']}, Python {machine['python']}")
         if "note" in result:
             notes.append(f"{path.stem}: {result['note']}.")
-        command, revision = " ".join(result["command"]), result["git_revision"][:12]
+        command, (revision, *changes) = " ".join(result["command"]), result["git_revision"].split("+")
+        revision = "+".join([revision[:12], *changes])  # "+changes", where the run was of no commit
         commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
     note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
     note = "\n\n".join([note, "\n".join(times), *notes])

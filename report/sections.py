@@ -185,7 +185,7 @@ def _changed_settings(run: Run) -> str:
     try:
         config = RunConfig.from_dict(run.config)
         first = RunConfig(config.mode, config.env_id, policy=PolicyConfig(algo=config.policy.algo))
-        defaults = flat(defaults_for(first, asks_for_labels=False, names_algo=True, names_length=False).as_dict())
+        defaults = flat(defaults_for(first, asks_for_labels=False, names_algo=True).as_dict())
     except USER_ERRORS as error:
         return missing(f"The settings cannot be compared with the defaults: {error}")
     values = {name: value for name, value in flat(config.as_dict()).items() if name not in INCIDENTAL}

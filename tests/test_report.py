@@ -152,7 +152,8 @@ def test_the_page_tells_what_the_run_did(dot: Path) -> None:
     assert "synthetic teacher answered" in page.sections["timing"]
     assert "Pearson" in page.sections["correlation"] and "Spearman" in page.sections["correlation"]
     assert "250 agent steps" in page.sections["episode"]
-    assert "--max_prefs 30 500" in re.sub(r"\s+", " ", page.sections["settings"]), "what differs from the default"
+    settings = re.sub(r"\s+", " ", page.sections["settings"])
+    assert f"--max_prefs {N_LABELS} 500" in settings, "what differs from the default"
     assert "--gamma" not in page.sections["settings"], "this one does not, for this environment"
     assert "Christiano" not in page.sections["references"] and "mrahtz" in page.sections["references"]
 
@@ -177,26 +178,27 @@ def test_the_page_is_one_file_that_loads_nothing(dot: Path) -> None:
         (
             [-0.6, 12.0, 19.0],
             ["3480,2000,20,deterministic,10,21,1,15,24,250,0", "3480,2000,20,sampled,10,19.3,2,15,22,250,0"],
-            "The agent learned: evaluation 19.3 (10 episodes), before -0.6, from 30 labels in 58 minutes.",
+            f"The agent learned: evaluation 19.3 (10 episodes), before -0.6, from {N_LABELS} labels in 58 minutes.",
         ),
         (
             [-0.6, 12.0, 19.0],
             ["9,0,12,sampled,10,1.5,2,0,3,250,0", "3480,2000,20,sampled,10,4,2,1,9,250,0"],
-            "The agent learned a little: evaluation 4.0 (10 episodes), before 1.5, from 30 labels in 58 minutes.",
+            "The agent learned a little: evaluation 4.0 (10 episodes), before 1.5, "
+            f"from {N_LABELS} labels in 58 minutes.",
         ),
         (
             [-0.6, 12.0, 19.0],
             ["9,0,12,sampled,10,1.5,2,0,3,250,0", "3480,2000,20,sampled,10,1.9,2,1,9,250,0"],
-            "The agent did not learn: evaluation 1.9 (10 episodes), before 1.5, from 30 labels in 58 minutes.",
+            f"The agent did not learn: evaluation 1.9 (10 episodes), before 1.5, from {N_LABELS} labels in 58 minutes.",
         ),
         (
             [-0.6, 12.0, 18.9],
             [],
             "The agent learned: true reward 18.9 (last 100 training episodes, no evaluation), before -0.6, "
-            "from 30 labels in 58 minutes.",
+            f"from {N_LABELS} labels in 58 minutes.",
         ),
         ([math.nan, math.nan], [], "No episode has ended, so nothing is known about the true reward."),
-        ([], [], "The policy has not begun to learn, after 30 labels."),
+        ([], [], f"The policy has not begun to learn, after {N_LABELS} labels."),
     ],
 )
 def test_the_verdict(dot: Path, rewards: list[float], evaluations: list[str], expected: str) -> None:
@@ -338,7 +340,8 @@ def test_seeds_are_one_experiment_with_its_spread(seeds: tuple[Path, Path], tmp_
     output = tmp_path / "both"
     assert report(first, second, first, "--output", output) == 0
     page = Page(output / PAGE)
-    sentence = "2 of 2 runs learned: true reward 19.0 (lowest 18.0, highest 20.0), before 0.0, from 30 labels each."
+    rewards = "true reward 19.0 (lowest 18.0, highest 20.0), before 0.0"
+    sentence = f"2 of 2 runs learned: {rewards}, from {N_LABELS} labels each."
     assert sentence in page.sections["verdict"]
     assert page.sections["runs"].count("seed0") == 1 and "seed1" in page.sections["runs"]
     assert f"{DOT}: seed0, seed 0, the middle one of 2" in page.sections["run"]
