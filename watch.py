@@ -246,7 +246,9 @@ def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterato
         noise = None if deterministic else agent.policy.noise(len(observations))
         actions = agent.policy.act(observations, noise, memory)[0]
         picture = env.watch()[0].copy() if env.n_watched else None
-        predicted = None if agent.predictor is None else float(agent.predictor.reward(observations, actions)[0])
+        predicted = None
+        if agent.predictor is not None:
+            predicted = float(agent.predictor.reward(observations, agent.info.carried_out(actions))[0])
         observations, rewards, terminated, truncated, _ = env.step(actions)
         done = bool(terminated[0] or truncated[0])
         yield Step(picture, float(rewards[0]), predicted, done)

@@ -211,7 +211,7 @@ class Runner:
         crew: Crew = ALONE,
         end_penalty: float = 0.0,
     ) -> None:
-        self.policy, self.rollout, self.crew = policy, rollout, crew
+        self.info, self.policy, self.rollout, self.crew = info, policy, rollout, crew
         self.end_penalty = np.float32(end_penalty)
         self.actor = Actor(env, slice(0, env.num_envs), policy, rollout)
         self.stopwatch = self.actor.stopwatch  # the other processes take as long
@@ -267,7 +267,7 @@ class Runner:
             for t in range(self.n_steps):
                 segments += self.cutter.add(
                     r.observations[t],
-                    r.actions[t],
+                    self.info.carried_out(r.actions[t]),
                     r.rewards[t] - self.end_penalty * r.terminated[t],
                     r.terminated[t] | r.truncated[t],
                     r.valid[t],

@@ -189,7 +189,7 @@ class PolicyWorker:
         rewards, in_own_measure = rollout.rewards, None
         if self.rewarder is not None and training:
             with self.runner.stopwatch.part("reward predictor"):
-                actions = networks.to_device(rollout.flat_actions(), self.policy.device)
+                actions = networks.to_device(self.info.carried_out(rollout.flat_actions()), self.policy.device)
                 predicted = self.rewarder.member_rewards(observations, actions)
             predicted = predicted.reshape(-1, *rollout.rewards.shape)
             rewards = self._reward(predicted) * rollout.valid

@@ -92,7 +92,6 @@ class TaskVecEnv(BodiesVecEnv):
 
         body = make_body(self._task.gymnasium_id)
         self._model, self._frame_skip, self._seconds = body.model, body.frame_skip, body.dt
-        self._low, self._high = self._model.actuator_ctrlrange.T
         self._data = [mujoco.MjData(self._model) for _ in range(n_envs)]
         # Views of each simulation's own memory, so that a step asks MuJoCo for nothing.
         self._controls = [data.ctrl for data in self._data]
@@ -122,7 +121,7 @@ class TaskVecEnv(BodiesVecEnv):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
         from mujoco import mj_rnePostConstraint, mj_step
 
-        before, model, controls = self._moment(self._values.copy()), self._model, actions.clip(self._low, self._high)
+        before, model, controls = self._moment(self._values.copy()), self._model, self.info.carried_out(actions)
         for i in np.flatnonzero(~resting).tolist():
             self._controls[i][:] = controls[i]
             mj_step(model, self._data[i], self._frame_skip)
@@ -144,7 +143,6 @@ class GymnasiumBodiesVecEnv(BodiesVecEnv):
         spec = find_spec(info.env_id)
         super().__init__(info, n_envs, seed, n_watched, spec.max_episode_steps)
         self._envs = [make_body(info.env_id) for _ in range(n_envs)]
-        self._bounds = self._envs[0].action_space.low, self._envs[0].action_space.high
         self._observations = np.zeros((n_envs, *info.observation_shape), np.float32)
 
     @property
@@ -160,7 +158,7 @@ class GymnasiumBodiesVecEnv(BodiesVecEnv):
         self, actions: NDArray[np.float32], resting: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
         rewards, terminated = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.bool_)
-        actions = actions.clip(*self._bounds)
+        actions = self.info.carried_out(actions)
         for i in np.flatnonzero(~resting).tolist():
             self._observations[i], rewards[i], terminated[i], _, _ = self._envs[i].step(actions[i])
         return self._observations, rewards, terminated

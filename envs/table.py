@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
 
 from errors import UserError
 
@@ -143,6 +144,11 @@ class EnvInfo:
     action_names: tuple[str, ...]  # by action number; empty when actions are continuous
     tuned: Mapping[str, object]  # by flag name
     state_size: int = 0  # numbers that say where a body of MuJoCo is, from which it is drawn; 0 for anything else
+    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # lowest and highest, when continuous
+
+    def carried_out(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions (..., A) as the environment carries them out: continuous ones are clipped to their bounds."""
+        return actions if self.action_bounds is None else actions.clip(*np.asarray(self.action_bounds, actions.dtype))
 
 
 MOVING_DOT = EnvInfo(
@@ -262,7 +268,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         raise EnvError(f"{env_id} could not be created: {reason or type(error).__name__}.") from error
     with env:
         kind, shape = _observations(env_id, env.observation_space)
-        n_actions, action_dim = _actions(env_id, env.action_space)
+        n_actions, action_dim, bounds = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         state_size = env.unwrapped.state_vector().size if is_body(spec) else 0  # type: ignore[attr-defined]
     return EnvInfo(
@@ -283,6 +289,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
             **_TUNED.get(env_id, {}),
         },
         state_size=state_size,
+        action_bounds=bounds,
     )
 
 
@@ -318,11 +325,14 @@ def _observations(env_id: str, space: gymnasium.Space[Any]) -> tuple[Literal["pi
     )
 
 
-def _actions(env_id: str, space: gymnasium.Space[Any]) -> tuple[int | None, int | None]:
+def _actions(
+    env_id: str, space: gymnasium.Space[Any]
+) -> tuple[int | None, int | None, tuple[tuple[float, ...], tuple[float, ...]] | None]:
+    """How many there are, or else how many numbers one has and what bounds these."""
     if isinstance(space, Discrete) and space.start == 0:
-        return int(space.n), None
+        return int(space.n), None, None
     if isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(cast(Any, space.dtype), np.floating):
-        return None, space.shape[0]
+        return None, space.shape[0], (tuple(space.low.tolist()), tuple(space.high.tolist()))
     raise EnvError(
         f"{env_id} takes actions from {space}, but only Discrete (counted from 0) and 1-D floating-point Box "
         f"can be used: register a version wrapped in, for example, gymnasium.wrappers.TransformAction."

@@ -7,20 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from a2c.worker import PolicyWorker
-from channels import Channels
+from channels import Channels, WeightsBoard
 from config import parse
+from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
 
 PENDULUM = "InvertedPendulum-v1"
 
 
-def worker(folder: Path, million_timesteps: float, resume: bool = False) -> PolicyWorker:
+def worker(
+    folder: Path, million_timesteps: float, resume: bool = False, rewarder: PredictorCopy | None = None
+) -> PolicyWorker:
     words = ["train_policy_with_original_rewards", PENDULUM, "--million_timesteps", str(million_timesteps)]
     config = replace(parse(words).policy, eval_interval_million_timesteps=0)
     channels = Channels.create(synchronous=True, take_turns=False)
     return PolicyWorker(
-        PENDULUM, config, None, channels, folder, seed=0, n_watched=0, render_episodes=False, resume=resume
+        PENDULUM, config, rewarder, channels, folder, seed=0, n_watched=0, render_episodes=False, resume=resume
     )
 
 
@@ -31,6 +36,32 @@ def test_the_rest_of_an_episode_that_began_in_its_middle_is_not_counted_as_one(t
     assert ended[:25].sum(0).tolist() == [1] * ended.shape[1], "an episode lasts for 25 steps"
     assert begun.runner.n_episodes == ended.sum() - (ended.shape[1] - 1)
     begun.close()
+
+
+def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pendulum's motor does no more than 3; else the policy could earn more by asking for more in vain."""
+    config = parse(["train_policy_with_preferences", PENDULUM]).predictor
+    inputs, rewarded = PredictorInputs("vector", (4,), None, 1), list[Tensor]()
+    board = WeightsBoard(RewardPredictor(inputs, config), None)
+    board.publish(RewardPredictor(inputs, config))
+    copy = PredictorCopySpec(inputs, config, board).build()
+    predict = copy.member_rewards
+
+    def noted(observations: Tensor, actions: Tensor) -> np.ndarray:
+        rewarded.append(actions)
+        return predict(observations, actions)
+
+    monkeypatch.setattr(copy, "member_rewards", noted)
+    trained = worker(tmp_path, 0.03, rewarder=copy)
+    assert trained.policy.log_std is not None
+    with torch.no_grad():
+        trained.policy.log_std += 3
+    trained.step()
+    assert np.abs(trained.runner.rollout.actions).max() > 10, "what the policy learns from is what it chose"
+    assert torch.cat(rewarded).abs().max() == 3
+    trained.close()
 
 
 @pytest.mark.slow

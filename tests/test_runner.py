@@ -96,7 +96,8 @@ def env_info(kind: str = "pixels", n_actions: int | None = 5) -> EnvInfo:
     if kind == "pixels":
         shape = (STACK, SIDE, SIDE)
         return EnvInfo("Test-v0", "pixels", shape, n_actions, action_dim, LENGTH, 15.0, 4, (), None, ("a",) * 5, {})
-    return EnvInfo("Test-v0", "vector", (3,), n_actions, action_dim, LENGTH, 20.0, 1, (), None, (), {})
+    bounds = None if n_actions else ((-0.5, -0.5), (0.5, np.inf))
+    return EnvInfo("Test-v0", "vector", (3,), n_actions, action_dim, LENGTH, 20.0, 1, (), None, (), {}, 0, bounds)
 
 
 LENGTHS = [[13], [2, 3, 9, 6], [200], [7, 8]]
@@ -165,7 +166,10 @@ def test_segments_hold_what_was_seen_done_and_earned(kind: str, n_actions: int |
         assert [len(segment) for segment in mine] == [len(piece) for piece in expected]
         for segment, piece in zip(mine, expected, strict=True):
             assert np.array_equal(segment.stacked(), [step.observation for step in piece])
-            assert np.array_equal(segment.actions, [step.action for step in piece])
+            actions = np.array([step.action for step in piece])
+            if n_actions is None:  # as the environment carries them out
+                actions[:, 0], actions[:, 1] = actions[:, 0].clip(-0.5, 0.5), actions[:, 1].clip(min=-0.5)
+            assert np.array_equal(segment.actions, actions)
             rewards = np.array([step.reward for step in piece], np.float32)
             assert np.array_equal(segment.rewards, rewards.clip(-1, 1) if kind == "pixels" else rewards)
             assert (segment.env_id, segment.fps, segment.view) == (info.env_id, info.fps, None)
