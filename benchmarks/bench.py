@@ -6,6 +6,7 @@ python benchmarks/bench.py scaling      # cost against size, to results/scaling.
 python benchmarks/bench.py readme       # puts the table of results/bench.json into README.md
 
 Every measurement has a process of its own, and they take turns: a machine that slows down does so for all of them.
+What is compared is measured one right after the other.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def bench(rounds: int = 3, only: tuple[str, ...] = (), quick: bool = False, peer
     chosen = MEASUREMENTS | (PEER_MEASUREMENTS if peers else {})
     if unknown := set(only) - set(chosen):
         raise UserError(f"no measurement is called {sorted(unknown)[0]}; --only takes {', '.join(chosen)}.")
-    chosen = {name: chosen[name] for name in chosen if name in only or not only}
+    chosen = {name: chosen[name] for name in _order() if name in chosen and (name in only or not only)}
     for name in sorted({measurement.peer for measurement in chosen.values() if measurement.peer}):
         _run([sys.executable, str(PEERS / "install.py"), name])
     readings: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
@@ -186,6 +187,13 @@ def scaling(rounds: int = 3, quick: bool = False) -> None:
     _write(folder / "scaling.json", {"rounds": rounds, "quick": quick}, {"measurements": _summary(readings)})
     draw(readings, folder / "scaling.png")
     print(f"Written to {(folder / 'scaling.png').relative_to(ROOT)}, and every reading to scaling.json beside it")
+
+
+def _order() -> Iterator[str]:
+    """All measurements; each of another implementation right after ours that it is compared with."""
+    for name in MEASUREMENTS:
+        yield name
+        yield from (theirs for theirs, ours in OUR_COUNTERPARTS.items() if ours[-1] == name)
 
 
 def _ours(*flags: str) -> list[str]:
@@ -266,13 +274,18 @@ def table(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
         if name not in medians:
             continue
         taken, unit = measurements[name], measurements[name]["unit"]
-        ours = [medians[run] for run in OUR_COUNTERPARTS.get(name, ()) if run in medians]
+        ours = [measurements[run]["readings"] for run in OUR_COUNTERPARTS.get(name, ()) if run in medians]
         share = f"{medians[name] / limits[name]:.0%} of {limits[name]:,.0f}" if name in limits else ""
-        ratio = "; with our settings ".join(f"{speed / medians[name]:.1f}" for speed in ours)
+        ratio = "; with our settings ".join(f"{_ratio(readings, taken['readings']):.1f}" for readings in ours)
         spread = f"{_figure(taken['lowest'])} to {_figure(taken['highest'])}"
         title = measurement.title + _aside(name, taken["readings"])
         rows.append((title, f"{_figure(medians[name])} {unit}", spread, share, ratio))
     return rows
+
+
+def _ratio(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> float:
+    """How many times as fast; of readings of the same round, between which a machine changes least."""
+    return statistics.median(a["value"] / b["value"] for a, b in zip(ours, theirs, strict=False))
 
 
 def _aside(name: str, readings: list[dict[str, Any]]) -> str:
