@@ -57,7 +57,7 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     trained = worker(tmp_path, 0.03, rewarder=copy)
     assert trained.policy.log_std is not None
     with torch.no_grad():
-        trained.policy.log_std += 3
+        trained.policy.log_std.add_(3)
     trained.step()
     assert np.abs(trained.runner.rollout.actions).max() > 10, "what the policy learns from is what it chose"
     assert torch.cat(rewarded).abs().max() == 3
