@@ -53,11 +53,13 @@ def warm_up() -> None:
     """Starts that server now, so that it imports the libraries while this process does the same."""
     start_context()
     if "forkserver" in multiprocessing.get_all_start_methods():
-        multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the signal
-        # The server inherits that: a Ctrl-C, which the terminal sends to it too, would show in a traceback of imports.
+        # They inherit that: a terminal that closes tells them too, and they are needed until all is saved.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the other signal
+        # And a Ctrl-C, which the terminal sends to the server too, would show in a traceback of imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         multiprocessing.forkserver.ensure_running()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
 
 
 def peak_memory_mb() -> float:

@@ -38,7 +38,8 @@ USER_ERRORS = (UserError, CheckpointError, PrefDBError, DisplayError, OSError)
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
     """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # where there is no such file
         Path("/proc/self/comm").write_text(name)  # what `top` and `ps` call this process
 

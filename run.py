@@ -467,10 +467,20 @@ USAGE = """usage: python run.py COMMAND ...
 """
 
 
+def hang_up(*_: object) -> None:
+    """The terminal is gone, as when an SSH session is cut off: a Ctrl-C after which nothing can be said any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    raise KeyboardInterrupt
+
+
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, hang_up)
     draw_with(draw_states)
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])

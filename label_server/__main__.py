@@ -1,4 +1,7 @@
-"""`python -m label_server PREFS_DB RUN_FOLDER SOCKET`, as `launch` starts it; the socket is an open file's number."""
+"""`python -m label_server PREFS_DB RUN_FOLDER SOCKET NAME`, as `launch` starts it.
+
+The socket is an open file's number; the name is that of who labels on this machine.
+"""
 
 import socket
 import sys
@@ -6,4 +9,4 @@ from pathlib import Path
 
 from label_server.server import serve
 
-serve(Path(sys.argv[1]), Path(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])))
+serve(Path(sys.argv[1]), Path(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])), sys.argv[4])

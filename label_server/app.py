@@ -35,6 +35,7 @@ log = logging.getLogger("label_server")
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
+EXPORT_VERSION = 1  # of what the page exports, which is for reading; `run.py export` is for moving
 BODY_SECONDS = 10.0  # for a request's body to arrive
 GRACE_SECONDS = 5.0  # after a page was left, before its pairs are given back: a reload comes sooner
 STATUS_SECONDS = 1.0  # between looks at the store for those who wait
@@ -55,8 +56,8 @@ class Refused(Exception):
 class LabelApp:
     """What the routes share: the queue, which one thread owns, the clips, and who is logged in."""
 
-    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str) -> None:
-        self.run_dir, self.host = run_dir, host
+    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LOOPBACK_NAME) -> None:
+        self.run_dir, self.host, self.labeller = run_dir, host, labeller
         self.sessions, self.attempts = Sessions(token), Attempts()
         self.stopping = False
         self._db_path = db_path
@@ -67,6 +68,7 @@ class LabelApp:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._status: tuple[float, dict[str, Any]] = (-1e9, {})
+        self._unshowable: dict[str, str] = {}  # segments of which nobody will be asked from the next claim on: why
         self._failures: dict[str, str] = {}  # of what failed, when last done, that should not: why
         self._tasks: set[asyncio.Task[Any]] = set()
         routes: list[BaseRoute] = [Route("/", self.page), Mount("/static", StaticFiles(directory=STATIC))]
@@ -221,14 +223,26 @@ class LabelApp:
         address = request.client.host if request.client else ""
         if self.attempts.blocked(address):
             raise Refused(429, "too many wrong tokens; try again in a minute")
-        name = body.get("labeller") or (LOOPBACK_NAME if is_loopback(self.host) else None)
+        name = body.get("labeller")
         session = self.sessions.admit(body["token"], name or "")
         if session is None:
             self.attempts.failed(address)
             raise Refused(403, "that token is wrong: open the link that the run printed")
-        if name is None:
-            return JSONResponse(self._me(None))
-        return self._logged_in(session)
+        if not name and (name := await self._name_of(request)):
+            session = Session(name, owner=True)
+        return self._logged_in(session) if name else JSONResponse(self._me(None))
+
+    async def _name_of(self, request: Request) -> str | None:
+        """The name of who has opened the run's own link: the browser's, else that of this machine's labeller.
+
+        None where somebody labels by that name already: two people who share it would see the same pairs.
+        """
+        known = self.sessions.read(request.cookies.get(self.sessions.cookie_name))
+        if known is not None and known.owner:
+            return known.labeller
+        if not is_loopback(self.host) or await self._in_queue(lambda queue: queue.is_active(self.labeller)):
+            return None
+        return self.labeller
 
     async def get_me(self, request: Request, _: None) -> Response:
         return JSONResponse(self._me(request.state.session))
@@ -259,7 +273,14 @@ class LabelApp:
 
     async def post_next(self, request: Request, body: dict[str, Any]) -> Response:
         labeller = self._here(request)
-        leases = await self._in_queue(lambda queue: queue.claim(labeller, body["n"]))
+
+        def claim(queue: LabelQueue) -> list[Lease]:
+            for segment, why in [*self._unshowable.items()]:
+                queue.retire(segment, why)
+                self._unshowable.pop(segment, None)
+            return queue.claim(labeller, body["n"])
+
+        leases = await self._in_queue(claim)
         return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": await self._current_status()})
 
     async def post_answer(self, request: Request, body: dict[str, Any]) -> Response:
@@ -382,10 +403,8 @@ class LabelApp:
         try:
             sheet = await loop.run_in_executor(self.clips.pool, self.clips.sheet, segment)
         except (ValueError, DamagedError) as error:
-            why = str(error)
-            await self._in_queue(lambda queue: queue.retire(segment, why))
-            self._status = (-1e9, {})
-            raise Refused(422, why) from error
+            self._unshowable[segment] = str(error)
+            raise Refused(422, str(error)) from error
         except UnknownSegmentError as error:
             raise Refused(404, str(error)) from error
         headers = {"Cache-Control": "private, max-age=31536000, immutable"}
@@ -420,12 +439,12 @@ class LabelApp:
         return JSONResponse({"curves": curves, "true_reward": true_reward})
 
     async def get_quality(self, request: Request, _: None) -> Response:
-        rows = await self._in_queue(lambda queue: queue.history(limit=ALL))
+        rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))
         return JSONResponse(await asyncio.to_thread(quality, [_judgement(row) for row in reversed(rows)]))
 
     async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
-        rows = await self._in_queue(lambda queue: queue.history(limit=ALL))
-        records = [asdict(row) for row in reversed(rows)]
+        rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))
+        records = [{"schema": EXPORT_VERSION, **asdict(row)} for row in reversed(rows)]
         for record in records:
             del record["token"]
         if query.get("format") == "csv":
@@ -434,7 +453,7 @@ class LabelApp:
         return Response(lines, media_type="application/jsonl", headers=_attached("labels.jsonl"))
 
     async def get_openapi(self, request: Request, _: None) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(self.sessions.cookie_name))
 
 
 def _tell(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
-from label_server.app import LabelApp
+from label_server.app import LOOPBACK_NAME, LabelApp
 from label_server.security import TimedProtocol, run_token
 from pref_db import PrefDBError
 
@@ -45,7 +45,8 @@ class Address:
 
     def tunnel(self) -> str:
         """What makes the same link work on another computer, for a server that only this machine reaches."""
-        return f"ssh -N -L {self.port}:127.0.0.1:{self.port} {socket.gethostname()}"
+        here = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ssh -N -L {self.port}:{here}:{self.port} {socket.gethostname()}"
 
 
 def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
@@ -73,12 +74,12 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
     return address, run_token(folder)
 
 
-def launch(db_path: Path, run_dir: Path, sock: socket.socket) -> subprocess.Popen[bytes]:
+def launch(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LOOPBACK_NAME) -> subprocess.Popen[bytes]:
     """Starts `serve` in a process of its own, which ends when this one does.
 
     A new interpreter rather than a fork or multiprocessing: it shall not carry what the run has loaded.
     """
-    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno())]
+    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller]
     (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
     with (run_dir / FOLDER / "server.log").open("ab") as log:  # warnings and tracebacks
         return subprocess.Popen(
@@ -103,17 +104,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
-def serve(db_path: Path, run_dir: Path, sock: socket.socket) -> None:
+def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str) -> None:
     """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. A process's body.
 
     Args:
         db_path: the run's prefs.db.
         run_dir: its folder, where the token, the clips and the address are kept.
         sock: from `listen`.
+        labeller: the name of who labels on this machine, until they take another.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
-    app = LabelApp(db_path, run_dir, token, address.host)
+    app = LabelApp(db_path, run_dir, token, address.host, labeller)
     config = uvicorn.Config(
         app.asgi,
         http=TimedProtocol,
@@ -134,7 +136,8 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket) -> None:
     def leave(*_: object) -> None:
         app.stopping = server.should_exit = True
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this process
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal are for who started this process
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, leave)
     threading.Thread(target=_follow, args=(leave,), daemon=True, name="parent watch").start()
     server.run(sockets=[sock])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import json
 import math
 import os
+import pty
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -356,6 +359,34 @@ def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert f"python run.py --resume {folder}" in output
     assert policy_steps(folder) >= before
     assert (folder / "curves.png").stat().st_size > 5000
+
+
+def test_a_terminal_that_goes_away_ends_the_run_like_ctrl_c(tmp_path: Path) -> None:
+    """As when an SSH session is cut off: the hang-up reaches every process, and nothing can be printed any more."""
+    folder = tmp_path / "a"
+    master, slave = pty.openpty()
+    words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    process = subprocess.Popen(
+        words,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    try:
+        wait_for(lambda: policy_steps(folder) > 0 or not os.read(master, 65536), process)
+        before = policy_steps(folder)
+        os.close(master)
+        assert process.wait(DEADLINE) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert policy_steps(folder) > before
+    assert "Traceback" not in (folder / "log.txt").read_text()
 
 
 def test_ctrl_c_in_the_first_moment_leaves_nothing_behind(tmp_path: Path) -> None:
