@@ -6,18 +6,66 @@ answers may come in any order, or never. An answer is on disk before it is told.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from label_queue import LabelQueue
+from label_queue import LabelQueue, Who
 from person import LABELLER, Person, Presses, Screen, Ui, open_screen
 from pref_db import Choice, Comparison, Label, PrefDB
+
+log = logging.getLogger("run")
 
 ANSWERS_PER_COMMIT = 64
 PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
+TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
+
+
+class Drawing:
+    """Pairs whose clips are being drawn, which takes a second, in a thread: a person's screen must not stand still.
+
+    They are drawn and stored here, since who shows them may be a process that cannot draw.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[str, Future[Comparison]] = {}  # by the comparison's id
+        self.trouble = ""  # why the last pair that failed could not be drawn
+        self._artist = ThreadPoolExecutor(1, "drawing")
+
+    def begin(self, comparison: Comparison) -> None:
+        """Draws what is not drawn yet."""
+        if comparison.is_drawn:
+            self.open[comparison.id] = Future()
+            self.open[comparison.id].set_result(comparison)
+        else:
+            self.open[comparison.id] = self._artist.submit(comparison.drawn)
+
+    def done(self) -> list[Comparison]:
+        """The pairs that can be shown by now; one that cannot be drawn is left out."""
+        drawn = []
+        for id, future in list(self.open.items()):
+            if not future.done():
+                continue
+            del self.open[id]
+            try:
+                drawn.append(future.result())
+            except Exception as error:  # a renderer may raise anything
+                self.trouble = f"A pair was left out: {error}"
+                log.warning("%s", self.trouble)
+        return drawn
+
+    def status(self) -> str:
+        """What is drawn, or what became of it, in words; empty where there is nothing to tell."""
+        return f"Drawing {2 * len(self.open)} clips" if self.open else self.trouble
+
+    def close(self) -> None:
+        """Leaves what is not drawn yet."""
+        self._artist.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -120,13 +168,18 @@ class SyntheticGatherer:
 
 
 class QueueGatherer:
-    """People answer, wherever they are, through the queue in the store."""
+    """People answer, wherever they are, through the queue in the store.
+
+    Args:
+        who: tells them how far it is: the run, or `label`, which may be there beside it.
+    """
 
     is_person = True
     ahead = PEOPLE_AHEAD
 
-    def __init__(self, db: PrefDB) -> None:
-        self.db, self.queue = db, LabelQueue(db)
+    def __init__(self, db: PrefDB, who: Who = "run") -> None:
+        self.db, self.queue, self.who = db, LabelQueue(db), who
+        self._told, self._told_at = "", 0.0
         self._last_seq = db.read("SELECT coalesce(max(seq), 0) FROM answer")[0][0]
         self.pending: Collection[str] = ()
         self._look()
@@ -168,7 +221,13 @@ class QueueGatherer:
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
         self._look()  # a page may have taken questions back that cannot be shown
-        self.queue.beat("run", {"status": status, **state})
+        if status != self._told or time.monotonic() >= self._told_at + TELL_SECONDS:
+            self._told, self._told_at = status, time.monotonic()
+            self.queue.beat(self.who, {"status": status, **state, **self._news(status)})
+
+    def _news(self, status: str) -> dict[str, Any]:
+        """What else there is to tell."""
+        return {"line": status}
 
     def close(self) -> None: ...
 
@@ -178,8 +237,15 @@ class PersonGatherer(QueueGatherer):
 
     ahead = PERSON_AHEAD
 
-    def __init__(self, db: PrefDB, screen: Screen, presses: Presses | None = None, labeller: str = LABELLER) -> None:
-        super().__init__(db)
+    def __init__(
+        self,
+        db: PrefDB,
+        screen: Screen,
+        presses: Presses | None = None,
+        labeller: str = LABELLER,
+        who: Who = "run",
+    ) -> None:
+        super().__init__(db, who)
         self.person = Person(self.queue, screen, presses, labeller)
 
     @property
@@ -191,7 +257,7 @@ class PersonGatherer(QueueGatherer):
         return super().drain()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
-        self._look()  # what cannot be shown has been taken back
+        super().tell(status, state)
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
 
@@ -200,7 +266,7 @@ class PersonGatherer(QueueGatherer):
 
 
 def gatherer_for(
-    ui: Ui, db: PrefDB, labeller: str = LABELLER, told: Mapping[str, str] | None = None
+    ui: Ui, db: PrefDB, labeller: str = LABELLER, told: Mapping[str, str] | None = None, who: Who = "run"
 ) -> PreferenceGatherer:
     """Who is asked where people label: the person at this screen.
 
@@ -212,4 +278,4 @@ def gatherer_for(
     screen, presses = open_screen(ui)
     for key, value in (told or {}).items():
         LabelQueue(db).set_setting(key, value)
-    return PersonGatherer(db, screen, presses, labeller)
+    return PersonGatherer(db, screen, presses, labeller, who)

@@ -12,8 +12,8 @@ import tyro
 
 from channels import Channels, drain
 from envs import task_of
-from gatherers import PreferenceGatherer, gatherer_for
-from label_queue import LabelQueue, check_labeller
+from gatherers import Drawing, PreferenceGatherer, gatherer_for
+from label_queue import LabelQueue, Who, check_labeller
 from person import LABELLER, Ui
 from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
@@ -23,6 +23,7 @@ from web import PageConfig, WebGatherer
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
 IDLE_SECONDS = 1 / 120
 LOOK_SECONDS = 1.0  # between looks at whether the run goes on
+WHO: Who = "label"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class LabelConfig:
     max_prefs: int | None = None
     """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
     labeller: str | None = None
-    """Your nickname, kept with your answers; by default `me`, or `helper` beside a run, whose own screen has a `me`."""
+    """Your nickname, kept with your answers, of others the page asks theirs; by default `me`, or `helper` beside a
+    run, whose own screen has a `me`."""
     seed: int = 0
     """Seed of the draw of the pairs."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
@@ -69,8 +71,7 @@ class StoredPairs:
         if comparison_id in self.asked:
             return None
         self.asked.add(comparison_id)
-        # Drawn here and stored so, since who shows it may be a process that cannot draw.
-        return Comparison(self.db.segment(self.ids[i]).drawn(), self.db.segment(self.ids[j]).drawn(), flip=False)
+        return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
 
 
 class SegmentKeeper:
@@ -103,7 +104,8 @@ def label_command(arguments: list[str]) -> None:
     """Carries out `run.py label`. Raises UserError and PrefDBError."""
     config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
     path = store_path(Path(config.run))
-    labeller = config.labeller or ("helper" if in_use(path.parent) else LABELLER)
+    beside = in_use(path.parent)
+    labeller = config.labeller or ("helper" if beside else LABELLER)
     check_labeller(labeller)
     config.page.check()
     if config.max_prefs is not None and config.max_prefs < 1:
@@ -116,9 +118,10 @@ def label_command(arguments: list[str]) -> None:
         gatherer: PreferenceGatherer
         if config.ui == "web":
             goal = config.max_prefs or 0
-            gatherer = WebGatherer(db, path.parent, config.page, goal=goal, initial_labels=0)
+            counts = {"goal": goal, "initial_labels": 0}
+            gatherer = WebGatherer(db, path.parent, config.page, **counts, who=WHO, labeller=labeller, beside=beside)
         else:
-            gatherer = gatherer_for(config.ui, db, labeller, config.page.told())
+            gatherer = gatherer_for(config.ui, db, labeller, config.page.told(), WHO)
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:
@@ -159,28 +162,35 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
     """
     pairs: StoredPairs | None = None  # none that are ours to ask about
     goes_on, n_labels, look_at = True, db.n_labels(), 0.0
-    goal = config.max_prefs
+    goal, drawing = config.max_prefs, Drawing()
     while not gatherer.ended and (goal is None or n_labels < goal):
         if goes_on and time.monotonic() >= look_at:
             look_at = time.monotonic() + LOOK_SECONDS
             goes_on = run_goes_on()
             if not goes_on:
                 pairs = StoredPairs(db, config.seed)
-        if not (goes_on or pairs or gatherer.pending):
+        if not (goes_on or pairs or gatherer.pending or drawing.open):
             break
-        n = gatherer.ahead - len(gatherer.pending)
+        n_open = len(gatherer.pending) + len(drawing.open)
+        n = gatherer.ahead - n_open
         if goal is not None:
-            n = min(n, goal - n_labels - len(gatherer.pending))
+            n = min(n, goal - n_labels - n_open)
         while pairs and n > 0:
             comparison, n = pairs.next(), n - 1
             if comparison is None:
                 pairs = None
             else:
-                gatherer.submit([comparison])
+                drawing.begin(comparison)
+        if drawn := drawing.done():
+            gatherer.submit(drawn)
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
-        waits = "Waiting for the run to ask; its questions come as the agent acts"
-        gatherer.tell(status if gatherer.pending else waits, {"labels": n_labels, "goal": goal})
+        if not gatherer.pending:
+            status = drawing.status() or "Waiting for the run to ask; its questions come as the agent acts"
+        gatherer.tell(status, {"labels": n_labels, "goal": goal})
         if gatherer.drain():
             n_labels = db.n_labels()
         else:
             time.sleep(IDLE_SECONDS)
+    drawing.close()
+    if not pairs and drawing.trouble:
+        print(drawing.trouble, flush=True)

@@ -22,6 +22,7 @@ from typing import Literal
 from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
 
 Choice = Literal["left", "right", "equal", "incomparable"]
+Who = Literal["run", "label", "server"]  # tells the other processes how it is
 CHOICES = ("left", "right", "equal", "incomparable")
 PERSON = "person"  # answer.teacher of all that comes through the queue
 
@@ -310,13 +311,20 @@ class LabelQueue:
             return self._lease(db, row["lease_token"])
 
     def history(
-        self, labeller: str | None = None, *, choice: str | None = None, before_seq: int | None = None, limit: int = 50
+        self,
+        labeller: str | None = None,
+        *,
+        choice: str | None = None,
+        before_seq: int | None = None,
+        merged: bool = False,
+        limit: int = 50,
     ) -> list[HistoryRow]:
         """Effective answers of people, newest first; of one labeller, of one choice, from before a seq, if given.
 
-        Without those that were merged from another store, which cannot be changed here.
+        Those that were merged from another store, which cannot be changed here, are left out unless `merged`.
         """
-        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE, "lease_token IN (SELECT token FROM lease)"]
+        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE]
+        conditions += [] if merged else ["lease_token IN (SELECT token FROM lease)"]
         values: list[object] = [PERSON]
         if labeller is not None:
             conditions, values = [*conditions, "labeller = ?"], [*values, labeller]
@@ -328,6 +336,14 @@ class LabelQueue:
             conditions, values = [*conditions, "seq < ?"], [*values, before_seq]
         query = f"{SELECT_ROW} WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
         return [_history_row(dict(zip(ROW, row, strict=True))) for row in self.db.read(query, (*values, limit))]
+
+    def is_active(self, labeller: str) -> bool:
+        """Whether somebody labels by this name now: has pairs before them, or answered some minutes ago."""
+        now = self.clock()
+        leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ?"
+        answered = "SELECT 1 FROM answer WHERE labeller = ? AND answered_at > ?"
+        values = (labeller, now, labeller, now - ACTIVE_SECONDS)
+        return bool(self.db.read(f"{leased} UNION ALL {answered} LIMIT 1", values))
 
     def counts(self) -> Counts:
         """How far the labelling is."""
@@ -345,7 +361,7 @@ class LabelQueue:
         free = [states.get(state, 0) for state in ("ready", "leased", "withdrawn")]
         return Counts(self.db.n_labels(), self.db.n_answers(), *free)
 
-    def beat(self, who: str, state: dict) -> None:
+    def beat(self, who: Who, state: dict) -> None:
         """Tells the other processes that this one lives, and how it is."""
         with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", (who, self.clock(), json.dumps(state)))
@@ -360,6 +376,7 @@ class LabelQueue:
         return rows[0][0] if rows else None
 
     def set_setting(self, key: str, value: str) -> None:
+        """Sets a value for all processes."""
         with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
 

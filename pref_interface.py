@@ -8,7 +8,6 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from channels import Channels, drain
-from gatherers import Answered, PreferenceGatherer
+from gatherers import Answered, Drawing, PreferenceGatherer
 from label_queue import FEW_LABELS, LabelQueue
 from ordering import OrderingQueries
 from person import Ui
@@ -205,9 +204,7 @@ class PrefInterface:
         self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
         channels.n_labels.value = self.n_labels
         self._all_asked = False
-        # Pairs whose clips are being drawn, which takes a second, in a thread: a person's screen must not stand still.
-        self._drawing: dict[str, Future[Comparison]] = {}  # by the comparison's id
-        self._artist = ThreadPoolExecutor(1, "drawing")
+        self._drawing = Drawing()
         self._said_end = False
         self._told, self._status = -math.inf, ""
 
@@ -247,7 +244,7 @@ class PrefInterface:
             started_early = self.n_initial < self._initial
             initial = min(self.n_initial if started_early else self.config.n_initial_prefs, goal)
             goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
-        return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing))
+        return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing.open))
 
     @property
     def _is_due_by_schedule(self) -> bool:
@@ -259,6 +256,8 @@ class PrefInterface:
         if self.ended or self.n_labels >= self.goal:
             return f"{self.n_labels} labels, no more are wanted; training goes on"
         if not self.gatherer.pending:
+            if self._drawing.status():
+                return self._drawing.status()
             if len(self.pool) < 2:
                 return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
             if not self.wanted():
@@ -346,7 +345,7 @@ class PrefInterface:
 
     def _ask(self) -> bool:
         """Asks about as many pairs as are wanted and can soon be answered."""
-        person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing)
+        person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing.open)
         n = self.wanted()
         if self._asks_initial and len(self.pool) < self.config.max_segs:
             # The more episodes the first pairs come from, the more the predictor sees of the task.
@@ -357,18 +356,15 @@ class PrefInterface:
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)
         if self.ordering is not None:
-            pending = {*self.gatherer.pending, *self._drawing}
+            pending = {*self.gatherer.pending, *self._drawing.open}
             comparisons = self.ordering.choose(self.pool, pending, n, self._oldest)
             self._all_asked = n > 0 and not comparisons and not n_open
         else:
             comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
         if person:
-            self._drawing |= {pair.id: self._artist.submit(pair.drawn) for pair in comparisons if not pair.is_drawn}
-            comparisons = [pair for pair in comparisons if pair.is_drawn]
-            for id, drawing in list(self._drawing.items()):
-                if drawing.done():
-                    comparisons.append(drawing.result())
-                    del self._drawing[id]
+            for comparison in comparisons:
+                self._drawing.begin(comparison)
+            comparisons = self._drawing.done()
         if comparisons:
             self.gatherer.submit(comparisons)
         return bool(comparisons)
@@ -426,7 +422,7 @@ class PrefInterface:
 
     def close(self) -> None:
         """Closes the windows and the store."""
-        self._artist.shutdown(cancel_futures=True)
+        self._drawing.close()
         self.gatherer.close()
         self.db.close()
 

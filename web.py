@@ -13,8 +13,10 @@ from typing import Any
 
 from channels import Episode
 from gatherers import QueueGatherer
+from label_queue import Who
 from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
+from person import LABELLER
 from pref_db import PrefDB, PrefDBError, shown
 from processes import UserError
 from video import write_video
@@ -22,7 +24,6 @@ from video import write_video
 log = logging.getLogger("run")
 
 RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
-TELL_SECONDS = 2.0
 STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
 EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes a few seconds of one core
 
@@ -99,10 +100,10 @@ class PageConfig:
 class PageServer:
     """The server's process. This process keeps the port, so that nobody else gets it while the server restarts."""
 
-    def __init__(self, db_path: Path, run_dir: Path, config: PageConfig) -> None:
+    def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
         """Raises OSError if the port is taken."""
         self._socket = listen(config.web_host, config.web_port)
-        self._arguments = (db_path, run_dir, self._socket)
+        self._arguments = (db_path, run_dir, self._socket, labeller)
         self.address, token = prepare(run_dir, self._socket)
         self.link = self.address.link(token)
         self._delay = RESTART_SECONDS
@@ -133,19 +134,36 @@ class PageServer:
 
 
 class WebGatherer(QueueGatherer):
-    """People answer on the page."""
+    """People answer on the page.
 
-    def __init__(self, db: PrefDB, run_dir: Path, config: PageConfig, *, goal: int, initial_labels: int) -> None:
+    Args:
+        labeller: the name of who labels on this machine, until they take another.
+        beside: a run goes on, whose settings hold.
+    """
+
+    def __init__(
+        self,
+        db: PrefDB,
+        run_dir: Path,
+        config: PageConfig,
+        *,
+        goal: int,
+        initial_labels: int,
+        who: Who = "run",
+        labeller: str = LABELLER,
+        beside: bool = False,
+    ) -> None:
         """Starts the server and says where it is. Raises UserError and OSError."""
         settings = config.settings(goal, initial_labels)
-        super().__init__(db)
+        super().__init__(db, who)
         for key, value in settings.items():
-            self.queue.set_setting(key, value)
+            if not beside or self.queue.setting(key) is None:
+                self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
         self.trouble = ""  # what in the run does not work as it should
-        self._told, self._told_at = "", 0.0
+        self._ended = False
         self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
-        self.server = PageServer(db.path, run_dir, config)
+        self.server = PageServer(db.path, run_dir, config, labeller)
         print(f"Label in a browser: {self.server.link}", flush=True)
         if is_loopback(config.web_host):
             print(
@@ -158,25 +176,30 @@ class WebGatherer(QueueGatherer):
         self.server.check()
         return super().drain()
 
-    def tell(self, status: str, state: dict[str, Any]) -> None:
-        if status == self._told and time.monotonic() < self._told_at + TELL_SECONDS:
-            return  # each word is written to disk
-        self._told, self._told_at = status, time.monotonic()
+    def _news(self, status: str) -> dict[str, Any]:
         at, server = self.queue.heartbeats().get("server", (0.0, {}))
         trouble = server.get("trouble", "") if at > self._since else ""
         if trouble and trouble != self._trouble:
             log.warning("the label server says: %s", trouble)
             self._trouble = trouble
-        super().tell(status, {**state, "line": self.line or status, "trouble": self.trouble})
+        return {"line": self.line or status, "trouble": self.trouble}
 
     def fail(self, why: str) -> None:
         """The last word of a run that ends by this, for those who label."""
         self.trouble = f"the run has stopped ({why})"
-        with contextlib.suppress(PrefDBError):  # it may be the store that failed
-            super().tell(self.trouble, {"line": self.trouble, "trouble": self.trouble})
+        self._end(f"The run has stopped ({why}). Every answer is kept.")
 
     def close(self) -> None:
+        self._end("Labelling has ended here. Every answer is kept; you may close this page.")
         self.server.close()
+
+    def _end(self, word: str) -> None:
+        """Tells the pages why they will hear no more."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+            self.queue.beat(self.who, {"status": word, "line": word, "trouble": self.trouble, "ended": word})
 
 
 class EpisodeFile:

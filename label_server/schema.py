@@ -59,6 +59,7 @@ STATUS = record(
         "reason": {**TEXT, "description": "why there may be no pair to show, in one sentence"},
         "trainer": {**TEXT, "description": "what the run was doing when last heard of, and when that was"},
         "trouble": {**TEXT, "description": "what does not work as it should; mostly empty"},
+        "ended": {**TEXT, "description": "the last word, when nobody will ask any more; else empty"},
         "episode": maybe(TEXT),
         "task": TEXT,
         "instructions": TEXT,
@@ -230,8 +231,13 @@ QUERIES: dict[str, dict[str, Schema]] = {
 OPEN = ("/api/login", "/openapi.json")  # the routes that need no cookie
 
 
-def openapi() -> Schema:
-    """The OpenAPI 3.1 description of every route."""
+# Refused with 409, and the answer that is there instead.
+CONFLICTS: dict[str, Schema] = {"/api/answer": RECEIPT, "/api/edit": {"anyOf": [RECEIPT, ERROR]}}
+
+
+def openapi(cookie_name: str) -> Schema:
+    """The OpenAPI 3.1 description of every route; of the server whose cookie has this name."""
+    origin = {"description": "the server's own, as a browser sends it", "schema": TEXT}
     paths: dict[str, Schema] = {}
     for path, methods in ROUTES.items():
         for method, (summary, body, reply) in methods.items():
@@ -247,12 +253,20 @@ def openapi() -> Schema:
                     for name, schema in QUERIES.get(path, {}).items()
                 ],
             }
+            if path in CONFLICTS:
+                content = {"application/json": {"schema": CONFLICTS[path]}}
+                operation["responses"]["409"] = {
+                    "description": "not stored: there is another answer",
+                    "content": content,
+                }
+            if method == "post":
+                operation["parameters"].append({"name": "Origin", "in": "header", "required": True, **origin})
             if "{segment}" in path:
                 operation["parameters"].append({"name": "segment", "in": "path", "required": True, "schema": ID})
             if body is not None:
                 operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
             paths.setdefault(path, {})[method] = operation
-    cookie = {"type": "apiKey", "in": "cookie", "name": "labels_*"}
+    cookie = {"type": "apiKey", "in": "cookie", "name": cookie_name}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Labelling server", "version": VERSION},

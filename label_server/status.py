@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from label_queue import FEW_LABELS, LabelQueue
+from label_queue import FEW_LABELS, Counts, LabelQueue
 
 SILENT_SECONDS = 10.0  # without a word from the run, it is said when it was last heard of
 MAX_POINTS = 200  # of a curve
@@ -27,8 +27,9 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     counts, beats = queue.counts(), queue.heartbeats()
     goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
     initial = queue.labels_to_start(initial)
-    at, state = beats.get("run", (None, {}))
+    at, state = _newest_word(beats, now)
     silent = None if at is None else max(0.0, now - at)
+    ended = str(state.get("ended", ""))
     episode = run_dir / EPISODE
     steps = state.get("agent_steps")
     return {
@@ -41,26 +42,37 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
         "ready": counts.ready,
         "leased": counts.leased,
         "agent_steps": float(steps) if isinstance(steps, (int, float)) and math.isfinite(steps) else None,
-        "reason": _reason(counts.labels, goal, counts.ready, counts.leased, silent, str(state.get("status", ""))),
+        "reason": _reason(counts, goal, silent, str(state.get("status", "")), ended),
         "trainer": _trainer(silent, str(state.get("line", ""))),
         "trouble": str(state.get("trouble", "")),
+        "ended": ended,
         "episode": str(episode.stat().st_mtime_ns) if episode.exists() else None,
         "task": queue.setting("task") or "",
         "instructions": queue.setting("instructions") or "",
     }
 
 
-def _reason(labels: int, goal: int, ready: int, leased: int, silent: float | None, waiting_for: str) -> str:
-    if ready:
+def _newest_word(beats: dict[str, tuple[float, dict]], now: float) -> tuple[float | None, dict[str, Any]]:
+    """What was told last, and when: by the run while it goes on, else by it or by who asks about what it has left."""
+    run, label = (beats.get(who, (-math.inf, {})) for who in ("run", "label"))
+    goes_on = now - run[0] <= SILENT_SECONDS and "ended" not in run[1]
+    at, state = run if goes_on or run[0] >= label[0] else label
+    return (at, state) if at > -math.inf else (None, {})
+
+
+def _reason(counts: Counts, goal: int, silent: float | None, waiting_for: str, ended: str) -> str:
+    if counts.ready:
         return ""
-    if goal and labels >= goal:
+    if goal and counts.labels >= goal:
         return f"All {goal} labels have been given. Thank you! You may close this page."
+    if ended:
+        return ended
     if silent is not None and silent > SILENT_SECONDS:
         return (
             f"The training run was last heard of {_span(silent)} ago. Answers are kept; new pairs come when it goes on."
         )
-    if leased:
-        pairs = "pair that is left is" if leased == 1 else f"{leased} pairs that are left are"
+    if counts.leased:
+        pairs = "pair that is left is" if counts.leased == 1 else f"{counts.leased} pairs that are left are"
         return f"The {pairs} with other people. New ones will appear here by themselves."
     if silent is None:
         return "Every stored pair has been answered, and no training run is connected to make new ones."

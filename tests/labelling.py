@@ -131,10 +131,10 @@ class Server:
         self.process.kill()
         stop(self.process)
 
-    def client(self, labeller: str | None = None) -> Client:
-        """Somebody who is logged in; without a name, as who labels on this machine."""
+    def client(self, labeller: str = "me") -> Client:
+        """Somebody who is logged in."""
         client = self.anonymous()
-        code, reply = client.post("/api/login", {"token": self.token, **({"labeller": labeller} if labeller else {})})
+        code, reply = client.post("/api/login", {"token": self.token, "labeller": labeller})
         assert code == 200, reply
         return client
 
@@ -145,7 +145,8 @@ class Server:
 
     @property
     def link(self) -> str:
-        return self.address.link(self.token)
+        """As the run prints it, with the name of who labels here: a new browser would be asked for another."""
+        return f"{self.address.link(self.token)}&n=me"
 
     def close(self) -> None:
         for client in self._clients:

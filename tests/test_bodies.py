@@ -1,6 +1,7 @@
 """MuJoCo: rl-teacher's tasks against simulator state, Gymnasium's own environments against themselves."""
 
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from a2c.model import Policy
 from a2c.runner import Rollout, Runner
 from envs import EnvError, draw_states, env_info, make_env, make_vec_env
 from envs.bodies import TASKS
-from pref_db import Choice, Comparison, PrefDB, Segment, decode_frames, decode_view, draw_with
+from gatherers import Drawing
+from pref_db import Choice, Comparison, PrefDB, Segment, decode_frames, decode_view, draw_with, encode_view
 from tests.test_run import one_sentence, run
 
 # Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
@@ -170,6 +172,21 @@ def test_a_clip_is_drawn_from_states_when_it_is_asked_about_and_stored_so(tmp_pa
         np.testing.assert_array_equal(decode_frames(db.segment(a.id).view or b""), frames)
         db.add_segments([a])
         assert db.segment(a.id).is_drawn, "what was drawn stays"
+
+
+def test_a_pair_that_cannot_be_drawn_is_left_out_with_its_reason() -> None:
+    a, b = segments("Reacher", 10)
+    draw_with(draw_states)
+    drawing = Drawing()
+    with closing(drawing):
+        drawing.begin(Comparison(a, replace(b, view=encode_view(np.zeros((10, 3), np.float32))), flip=False))
+        assert drawing.status() == "Drawing 2 clips"
+        wait([*drawing.open.values()])
+        assert drawing.done() == [] and not drawing.open
+        assert drawing.status().startswith("A pair was left out: ")
+        whole = Comparison(replace(a, view=None), replace(b, view=None), flip=False)
+        drawing.begin(whole)
+        assert drawing.done() == [whole], "there is nothing to draw"
 
 
 @pytest.mark.parametrize("task", ["Hopper", "Walker", "HalfCheetah", "Swimmer", "Ant"])

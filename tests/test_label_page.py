@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page
 
 from gatherers import QueueGatherer
 from label_queue import HistoryRow, LabelQueue, Submission
+from label_server import stop
 from pref_db import PrefDB
 from tests.browser import (
     LOADED,
@@ -451,6 +452,20 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
             page.wait_for_selector("#waiting-reason:has-text('Thank you')")
 
 
+def test_the_last_word_of_a_run_is_told_in_place_of_offline(browser: Browser, tmp_path: Path) -> None:
+    db_path = make_store(tmp_path, 3, {"goal": "9"})
+    with running(tmp_path) as server, opened(browser, server) as page:
+        press(page, "l")
+        wait_for_answers(server, 1)
+        with contextlib.closing(PrefDB.open(db_path)) as db:
+            LabelQueue(db).beat("run", {"ended": "Labelling has ended here."})
+        stop(server.process)
+        page.wait_for_selector("#banner:has-text('Labelling has ended here.')")
+        press(page, "r")
+        page.wait_for_selector("#banner:has-text('Labelling has ended here. 1 answer is still kept')")
+        assert "Offline" not in page.inner_text("#banner")
+
+
 def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_path: Path) -> None:
     make_store(tmp_path, 30, {"initial_labels": "28", "goal": "30"})
     with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
@@ -459,7 +474,8 @@ def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_p
             assert page.is_hidden("#start"), "too few labels"
             for lease in queue.claim("somebody", 25):
                 queue.answer(Submission(lease.token, lease.token, lease.comparison_id, "somebody", "equal", 1.0, 2.0))
-            page.click("#start")
+            page.wait_for_selector("#start")
+            page.keyboard.press("t")
             page.click("#start-dialog button:has-text('Not yet')")
             assert queue.labels_to_start(28) == 28
             page.click("#start")

@@ -264,6 +264,9 @@ def test_an_answer_can_be_changed_and_a_change_of_what_is_gone_is_a_conflict(que
     assert (row.choice, row.note, row.flag, row.late, row.left) == ("right", "looked again", True, False, lease.left)
     assert queue.history(choice="right") == [row] and queue.history(choice="left") == []
     assert queue.history("me") == [row] and queue.history("you") == queue.history(before_seq=row.seq) == []
+    with queue.db.transaction() as db:  # as it is in a store that it was merged into
+        db.execute("DELETE FROM lease")
+    assert queue.history() == [] and queue.history(merged=True) == [row]
 
 
 @pytest.mark.parametrize("read_between", [False, True])
@@ -329,10 +332,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(queue: LabelQueue, change: dict
 
 
 def test_heartbeats_and_settings(queue: LabelQueue, clock: Clock) -> None:
-    queue.beat("trainer", {"step": 3})
+    queue.beat("label", {"step": 3})
     clock.now += 1
-    queue.beat("trainer", {"step": 4})
-    assert queue.heartbeats() == {"trainer": (clock.now, {"step": 4})}
+    queue.beat("label", {"step": 4})
+    assert queue.heartbeats() == {"label": (clock.now, {"step": 4})}
     queue.set_setting("goal", "10")
     queue.set_setting("goal", "20")
     assert queue.setting("goal") == "20" and queue.setting("task") is None

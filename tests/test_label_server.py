@@ -38,7 +38,7 @@ from label_server.security import Attempts, Sessions, TimedProtocol, host_allowe
 from label_server.status import curves, status
 from person import NoScreen
 from pref_db import PrefDB
-from tests.labelling import Server, make_store, running, segment
+from tests.labelling import Client, Server, make_store, running, segment
 
 ROOT = Path(__file__).parent.parent
 GETS = [path for path, methods in ROUTES.items() if "get" in methods]
@@ -148,6 +148,10 @@ def test_answers_are_stored_once(server: Server) -> None:
     assert (code, receipt["status"]) == (200, "known")
     code, receipt = client.answer(lease, "right", "once-2")
     assert (code, receipt["status"]) == (409, "conflict")
+    description = client.get("/openapi.json")[1]
+    refused = description["paths"]["/api/answer"]["post"]["responses"]["409"]
+    assert problem(receipt, refused["content"]["application/json"]["schema"]) is None
+    assert description["components"]["securitySchemes"]["cookie"]["name"] == client.cookie.split("=")[0]
     rows = client.get("/api/history")[1]["rows"]
     assert [(row["choice"], row["left"]) for row in rows] == [("left", lease["left"])]
 
@@ -338,7 +342,7 @@ def test_a_program_labels_over_http_as_the_page_about_it_says(
     assert told == {(method.upper(), path) for path, methods in ROUTES.items() for method in methods}
     path = make_store(tmp_path, 4)
     with running(tmp_path) as server:
-        label_over_http.main(server.link)
+        label_over_http.main(server.address.link(server.token))
     assert capsys.readouterr().out.startswith("4 of 4 labels. All 4 labels have been given.")
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
         rows = LabelQueue(db).history("a program")
@@ -395,13 +399,32 @@ def test_an_invitation_is_for_one_name(server: Server) -> None:
 
 
 def test_a_name_is_asked_for_where_others_can_come_in(server: Server, tmp_path: Path) -> None:
-    client = server.anonymous()
-    assert client.post("/api/login", {"token": server.token})[1]["labeller"] == "me"
     make_store(tmp_path, 1)
     with running(tmp_path, host="0.0.0.0") as wide:
         client = wide.anonymous()
         _, reply = client.post("/api/login", {"token": wide.token})
         assert reply["labeller"] is None and not client.cookie
+
+
+def test_two_people_who_open_the_link_go_by_different_names(tmp_path: Path) -> None:
+    """The second one sits at another computer, at the end of a tunnel; with one name they would share each pair."""
+    make_store(tmp_path, 4)
+    with running(tmp_path) as server:
+        here, there, again = (server.anonymous() for _ in range(3))
+
+        def opens(client: Client, **named: str) -> str | None:
+            return client.post("/api/login", {"token": server.token, **named})[1]["labeller"]
+
+        assert opens(here) == "me"
+        assert opens(there) == "me", "nobody has seen a pair yet"
+        lease = here.next()[0]
+        there.cookie = ""
+        assert opens(there) is None and not there.cookie
+        assert opens(there, labeller="Ann") == "Ann" and there.next()[0]["comparison_id"] != lease["comparison_id"]
+        assert (opens(here), opens(there)) == ("me", "Ann"), "a browser that opens it again is who it was"
+        here.answer(lease, "left", "two-1")
+        assert opens(again) is None, "on a break, perhaps"
+        assert opens(again, labeller="me") == "me", "who knows better is believed"
 
 
 def test_after_ten_wrong_tokens_even_the_right_one_has_to_wait(tmp_path: Path) -> None:
@@ -506,6 +529,23 @@ def test_reading_changes_nothing(server: Server) -> None:
         if "get" not in ROUTES[path]:
             assert client.request("GET", path)[0] == 405
     assert stored(server.folder) == before
+
+
+def test_a_clip_that_cannot_be_shown_is_asked_of_nobody_from_the_next_claim_on(tmp_path: Path) -> None:
+    make_store(tmp_path, 2)
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        with running(tmp_path) as server:
+            client = server.client()
+            lease = client.next()[0]
+            with db.transaction() as cursor:
+                cursor.execute("UPDATE segment SET view = x'00' WHERE id = ?", (lease["left"],))
+            before = stored(tmp_path)
+            assert client.get(f"/api/clip/{lease['left']}")[0] == 422
+            assert stored(tmp_path) == before, "a GET changes nothing"
+            (other,) = client.next()
+            assert other["comparison_id"] != lease["comparison_id"]
+        ((retired,),) = db.read("SELECT comparison_id FROM query WHERE state = 'withdrawn'")
+        assert retired == lease["comparison_id"]
 
 
 def test_no_file_but_the_pages_own_is_served(server: Server) -> None:
@@ -644,6 +684,16 @@ def test_the_reason_why_there_is_no_pair(tmp_path: Path) -> None:
         with db.transaction() as connection:
             connection.execute("UPDATE query SET state = 'withdrawn'")
         assert reason() == "Waiting for clips from the agent (1 of 2)"
+        queue.beat("label", {"status": "Label 3 of 9"})
+        assert reason() == "Waiting for clips from the agent (1 of 2)", "while the run goes on, it knows better"
+        clock[0] += 1
+        queue.beat("run", {"ended": "Labelling has ended."})
+        assert reason() == "Labelling has ended."
+        clock[0] += 1
+        queue.beat("label", {"status": "Label 4 of 9"})
+        assert reason() == "Label 4 of 9"
+        clock[0] += 1
+        queue.beat("run", {})
         clock[0] += 42
         assert "last heard of 42 seconds ago" in reason() and "kept" in reason()
         queue.set_setting("goal", "0")

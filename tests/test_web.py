@@ -105,11 +105,26 @@ def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path) -> None:
         for seed in range(6):
             db.insert_segment(rows, segment(seed))
     command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0"]
-    with subprocess.Popen([*command, "--max_prefs", "3"], stdout=subprocess.PIPE, text=True) as process:
+    flags = ("--max_prefs", "3", "--labeller", "Ann")
+    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True) as process:
         with logged_in(process) as client:
+            assert client.get("/api/me")[1]["labeller"] == "Ann"
             answer(client, 3, process)
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0 and "3 labels more" in output, output
+
+
+def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) -> None:
+    with closing(PrefDB.open(make_store(tmp_path, 1, {"goal": "9", "initial_labels": "5"}))) as db:
+        queue = LabelQueue(db)
+        queue.beat("run", {"status": "Label 2 of 9", "line": "Gathering labels", "labels": 1})
+        config = PageConfig(web_port=0, repeat_share=0.5)
+        beside = WebGatherer(db, tmp_path, config, goal=0, initial_labels=0, who="label", beside=True)
+        with closing(beside):
+            beside.tell("Waiting for the run to ask", {})
+            assert [queue.setting(key) for key in ("goal", "initial_labels", "repeat_share")] == ["9", "5", "0.5"]
+            assert page_status(queue, tmp_path, time.time())["trainer"] == "Gathering labels"
+        assert page_status(queue, tmp_path, time.time())["ended"] == "", "for the run goes on"
 
 
 def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
@@ -126,14 +141,17 @@ def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog
     with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
         LabelQueue(db).beat("server", {"trouble": "of an earlier run"})
         gatherer = WebGatherer(db, tmp_path, PageConfig(web_port=0), goal=1, initial_labels=1)
-        gatherer.close()  # it shall not beat meanwhile
+        gatherer.server.close()  # it shall not beat meanwhile
         gatherer.tell("a", {})
         LabelQueue(db).beat("server", {"trouble": "clips cannot be kept"})
         for status in "bcd":
             gatherer.tell(status, {})
         gatherer.fail("the a2c process failed: out of memory")
         last = page_status(LabelQueue(db), tmp_path, time.time())
-        assert last["trouble"] == last["trainer"] == "the run has stopped (the a2c process failed: out of memory)"
+        assert last["trouble"] == "the run has stopped (the a2c process failed: out of memory)"
+        gatherer.close()
+        last = page_status(LabelQueue(db), tmp_path, time.time())
+        assert last["ended"] == "The run has stopped (the a2c process failed: out of memory). Every answer is kept."
     assert [record.getMessage() for record in caplog.records] == ["the label server says: clips cannot be kept"]
 
 

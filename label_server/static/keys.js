@@ -4,7 +4,7 @@ const KEYS = {
   l: "left", arrowleft: "left", r: "right", arrowright: "right", e: "equal", arrowup: "equal",
   enter: "incomparable", arrowdown: "incomparable", u: "undo", backspace: "undo", " ": "pause",
   ",": "back", ".": "on", "[": "slower", "]": "faster", home: "replay", s: "skip", f: "flag", g: "gallery",
-  q: "quality", h: "help", "?": "help", p: "break",
+  q: "quality", h: "help", "?": "help", p: "break", t: "start",
 };
 
 // Keys that a control understands itself, for those who have reached it by keyboard; null: all.

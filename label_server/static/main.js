@@ -127,7 +127,8 @@ function showBanner() {
   const done = !kept && status?.goal && status.labels >= status.goal; // then the run may well have ended
   if (trouble && !refusal && !done) {
     const answers = kept === 1 ? "1 answer is" : `${kept} answers are`;
-    text = `Offline${kept ? ` – ${answers} kept in this browser` : ""}. Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
+    const offline = `Offline${kept ? ` – ${answers} kept in this browser` : ""}. Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
+    text = status?.ended ? `${status.ended}${kept ? ` ${answers} still kept in this browser, for when it goes on.` : ""}` : offline;
   }
   $("banner").hidden = !text;
   if ($("banner").textContent !== text) $("banner").textContent = text;
@@ -309,6 +310,7 @@ const ACTIONS = {
   quality: showQuality,
   help: () => showHelp(me.labeller, status, me.owner),
   break: takeBreak,
+  start: () => status?.may_start && startTraining(),
 };
 
 function act(name) {
@@ -334,13 +336,13 @@ function listen() {
   addEventListener("hashchange", () => location.hash.startsWith("#t=") && location.reload()); // another link
   document.addEventListener("click", (event) => {
     // A click leaves the keyboard with the page: the next Enter is an answer, not the same button again.
-    if (event.detail > 0 && !anyOpen()) document.activeElement?.blur();
+    if (event.detail > 0 && !anyOpen() && event.target.tagName !== "SELECT") document.activeElement?.blur();
   });
   for (const button of document.querySelectorAll(".answer")) button.addEventListener("click", () => answer(button.dataset.choice));
   for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
   $("pause").addEventListener("click", () => act("pause"));
   $("resume").addEventListener("click", goOn);
-  $("start").addEventListener("click", startTraining);
+  $("start").addEventListener("click", () => act("start"));
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
   $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
