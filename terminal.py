@@ -323,10 +323,12 @@ class TerminalScreen:
             names.append(("LEFT: press L or ←", "RIGHT: press R or →")[side].center(pane))
         done = round((columns - 2 * MARGIN) * (index + 1) / n_frames)
         bar = f"{' ' * MARGIN}{'━' * done}{DIM}{'─' * (columns - 2 * MARGIN - done)}{PLAIN}"
+        said = time.monotonic() < self._answered_until
+        keys = f"{WORDS[self._answered]} · U takes it back" if said else KEYS_LINE
         below = (
             bar,
             self._caption.center(columns)[:columns],
-            KEYS_LINE.center(columns)[:columns],
+            keys.center(columns)[:columns],
             printed[: columns - 1],
         )
         texts = {0: f"{' ' * MARGIN}{names[0]}{' ' * GAP}{names[1]}"}
@@ -338,7 +340,9 @@ class TerminalScreen:
         """The keys and what the labeller was told of the task, as far as there is room."""
         paragraphs = ("", *HELP, "", *self.playback.told)
         lines = [line for text in paragraphs for line in textwrap.wrap(text, columns - 2) or [""]]
-        return [f" {line}" for line in (*lines[: rows - 2], "", "Any key goes back.")]
+        if len(lines) > rows - 2:
+            lines[rows - 3 :] = ["... Make the terminal larger for the rest."]
+        return [f" {line}" for line in (*lines, "", "Any key goes back.")]
 
     def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
         """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import pty
 import re
@@ -25,6 +26,7 @@ import terminal as terminal_module
 from gatherers import PersonGatherer
 from label_queue import LabelQueue
 from person import NoScreen
+from playback import GUARD_SECONDS
 from pref_db import Comparison, PrefDB, Segment, encode_frames
 from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
 
@@ -80,14 +82,22 @@ def folder(tmp_path: Path) -> Path:
 class Terminal:
     """A pseudo-terminal in which a person labels."""
 
-    def __init__(self, folder: Path, columns: int = 80, rows: int = 24, guard: float = 0.0, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: int = 80,
+        rows: int = 24,
+        guard: float = 0.0,
+        command: tuple[str, ...] = (),
+        **environment: str,
+    ) -> None:
         self.folder, self.seen, self.mark = folder, b"", 0
         self.master, self.slave = pty.openpty()
         self.resize(columns, rows)
         self.before = termios.tcgetattr(self.slave)
         kept = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "COLORTERM")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LABELLING, str(folder / "prefs.db"), str(guard)],
+            [sys.executable, *(command or ("-c", LABELLING, str(folder / "prefs.db"), str(guard)))],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
@@ -170,6 +180,7 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         for red, green, blue in (RED, BLUE):
             screen.wait_for(f"8;2;{red};{green};{blue}")
         assert screen.answer("l")[:3] == ("preferred", 1, "ann")
+        screen.wait_for("Left · U takes it back")
         assert screen.answer("\x1b[C")[:2] == ("preferred", 0)
         assert screen.answer("E")[0] == "equal"
         assert screen.answer("\r")[0] == "incomparable"
@@ -195,6 +206,33 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         assert screen.seen.rindex(b"printed at the end") > screen.seen.rindex(LEAVE.encode())
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
         assert (db.n_labels(), LabelQueue(db).counts().leased) == (4, 0)
+
+
+def test_where_there_is_no_display_a_run_asks_in_its_terminal(tmp_path: Path) -> None:
+    """The whole command, from its first line to the last answer."""
+    words = ("run.py", "gather_initial_prefs", "MovingDotNoFrameskip-v0", "--n_initial_prefs", "3", "--max_segs", "40")
+    command = (*words, "--n_envs", "2", "--log_dir", str(tmp_path), "--run_name", "a")
+    with terminal(tmp_path / "a", command=command) as screen:
+        screen.wait_for("Label 1 of 3")
+        keys = itertools.cycle("lr")  # pressed in turn, for the same one again may be one that is held down
+        while screen.process.poll() is None:
+            screen.press(next(keys))
+            until = time.monotonic() + 2 * GUARD_SECONDS
+            screen.read_until(lambda: time.monotonic() > until or screen.process.poll() is not None)  # noqa: B023
+        assert screen.ended() == 0
+        screen.assert_restored()
+        assert b"labels used  3" in screen.seen[screen.seen.rindex(LEAVE.encode()) :]
+        assert {row[0] for row in screen.answers()} == {"preferred"} and len(screen.answers()) == 3
+
+
+def test_a_long_help_says_that_there_is_more(folder: Path) -> None:
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        LabelQueue(db).set_setting("instructions", "Mind the walls. " * 200)
+    with terminal(folder, rows=30) as screen:
+        screen.wait_for("Label 1")
+        screen.press("?")
+        screen.wait_for("Make the terminal larger for the rest.")
+        screen.wait_for("Any key goes back.")
 
 
 def test_a_key_that_is_held_down_is_one_answer(folder: Path) -> None:
