@@ -24,7 +24,7 @@ from gymnasium.vector.utils import iterate
 from checkpoint import CheckpointError
 from errors import UserError
 from pref_db import PrefDBError
-from preference_system import PreferenceSystem, Settings
+from preference_system import PreferenceSystem, Settings, class_name
 from processes import ChildError
 from reward_predictor import PredictorConfig
 from spaces import SpaceError
@@ -230,13 +230,11 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts episodes; what was not finished of the last ones is in no segment."""
         self.system.check_open()
-        # With AutoresetMode.DISABLED only some may be reset, of which the cutter has seen the end. Asked first, because
-        # Gymnasium takes the mask out of the options.
-        everywhere = options is None or "reset_mask" not in options
+        # With AutoresetMode.DISABLED only some may be reset. Asked first: Gymnasium takes the mask out of the options.
+        mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_)))
         observations, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        if everywhere:
-            self.system.cutter.forget()
-            self._resetting[:] = False
+        self.system.cutter.forget(mask)
+        self._resetting[mask] = False
         self._keep(observations)
         return observations, info
 
@@ -292,8 +290,7 @@ def _spec_and_name(env: VectorEnv[Any, Any, Any]) -> tuple[Any, str]:
         first = inside.get_attr("spec")[0]
         if first is not None:
             return first, first.id
-    if isinstance(inside, SyncVectorEnv):
-        return env.spec, type(inside.envs[0].unwrapped).__name__
+        return env.spec, class_name(inside.call("__str__")[0])
     return env.spec, type(inside).__name__
 
 

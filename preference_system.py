@@ -13,6 +13,7 @@ import atexit
 import logging
 import multiprocessing
 import pickle
+import re
 import shutil
 import time
 import warnings
@@ -150,6 +151,9 @@ class Settings:
                 f"reward_predictor_network cannot be {network!r}, which the trainer's process cannot import: make it a "
                 "function or class at the top level of a module."
             )
+        methods = multiprocessing.get_all_start_methods()
+        if self.mp_context not in methods:
+            raise UserError(f"mp_context must be one of {', '.join(methods)}, not {self.mp_context!r}.")
         if self.train_reward and not self.collect_prefs and self.prefs_dir is None:
             raise UserError("there is nothing to train on: set prefs_dir to stored preferences, or collect_prefs=True.")
 
@@ -254,7 +258,12 @@ class PreferenceSystem:
         settings.check()
         log.setLevel(settings.env_wrapper_log_level)
         self.settings, self.n_envs = settings, n_envs
+        self._loaded: dict[str, Any] | None = None  # the state of a predictor that is there already
         network = settings.reward_predictor_network
+        if settings.pretrained_reward_predictor_dir is not None:
+            place = predictor_checkpoint(Path(settings.pretrained_reward_predictor_dir))
+            self._loaded = checkpoint.load(place, kind="reward_predictor", env_id=env_id)
+            network = network or self._loaded["config"].get("reward_predictor_network")
         reads_one_plane = "feature_points" in (network, getattr(network, "reward_predictor_network", None))
         self.observations = ObservationEncoder(
             observation_space, settings.obs_transform_func, channels=settings.channels, gray=reads_one_plane
@@ -305,8 +314,8 @@ class PreferenceSystem:
         settings = self.settings
         config = settings.predictor_config(self.info.kind)
         pretrained = None
-        if settings.pretrained_reward_predictor_dir is not None:
-            pretrained = self._pretrained(Path(settings.pretrained_reward_predictor_dir))
+        if self._loaded is not None:
+            pretrained = self._fitting(self._loaded, Path(settings.pretrained_reward_predictor_dir or ""))
             config = replace(config, **pretrained["config"])
         predictor = RewardPredictor(self.info.inputs, config, make_network=settings.make_network)
         if pretrained is not None:
@@ -371,7 +380,15 @@ class PreferenceSystem:
         assert self.run_dir is not None
         db = PrefDB.create(self.run_dir / "prefs.db", self.info.env_id, self.settings.segment_length)
         try:
-            return 0 if source is None else db.merge_from(source)
+            n_labels = 0 if source is None else db.merge_from(source)
+            for segment_id in db.segment_ids()[:1]:
+                shape = db.segment(segment_id).stacked().shape[1:]
+                if shape != self.info.observation_shape:
+                    raise UserError(
+                        f"{source} holds observations of shape {shape}, not of {self.info.observation_shape}: they are "
+                        "another environment's, or its observations were others."
+                    )
+            return n_labels
         except BaseException:
             db.close()
             shutil.rmtree(self.run_dir)  # else it would be the newest with preferences, of which it has none
@@ -379,10 +396,9 @@ class PreferenceSystem:
         finally:
             db.close()
 
-    def _pretrained(self, place: Path) -> dict[str, Any]:
-        """The state of a predictor that fits. Raises CheckpointError."""
+    def _fitting(self, state: dict[str, Any], place: Path) -> dict[str, Any]:
+        """The state of a predictor, which fits. Raises CheckpointError."""
         path = predictor_checkpoint(place)
-        state = checkpoint.load(path, kind="reward_predictor", env_id=self.info.env_id)
         mine = inputs_as_dict(self.info.inputs)
         theirs = state.get("inputs", mine)
         if theirs != mine:
@@ -471,8 +487,7 @@ class PreferenceSystem:
         """Observations encoded, in memory of their own, for the next step; None where nothing could be made of them."""
         if self.copy is not None or self.settings.collect_prefs:  # collecting may begin before the next step
             return self.observations.kept(observations)
-        if isinstance(observations, np.ndarray):
-            self.observations.check(observations)
+        self.observations.checked(observations)
         return None
 
     def begin_step(self, observations: np.ndarray | None, actions: np.ndarray, views: np.ndarray | None) -> None:
@@ -534,7 +549,7 @@ class PreferenceSystem:
                 observations, actions, true, done, valid, views, in_own_measure, self._steps, wanted
             ):
                 offer(sent, segment)
-            self._check_length(int((done & valid).sum()))
+            self._check_length(int((done & valid)[: self.cutter.n_envs].sum()))
         return predicted
 
     def _check_length(self, n_ended: int) -> None:
@@ -593,18 +608,17 @@ class PreferenceSystem:
         self.look()
         which = "true" if wanted else "predicted"
         if self.copy is None:
-            warnings.warn("there is no trained reward predictor yet, so rewards are the true ones.", stacklevel=4)
+            warnings.warn("there is no trained reward predictor yet, so rewards are the true ones.", stacklevel=3)
         elif self.forced_true == wanted:
-            warnings.warn(f"rewards are the {which} ones already.", stacklevel=4)
-        else:
-            self.forced_true = wanted
+            warnings.warn(f"rewards are the {which} ones already.", stacklevel=3)
+        self.forced_true = wanted  # also of a predictor that is trained later, in the middle of an evaluation
 
     def collect_segments(self, wanted: bool) -> None:
         """Starts or stops cutting segments; warns where that changes nothing."""
         self.check_open()
         if self.collecting == wanted:
             state = "collected" if wanted else "left alone"
-            warnings.warn(f"segments are being {state} already.", stacklevel=4)
+            warnings.warn(f"segments are being {state} already.", stacklevel=3)
         self.collecting = wanted
         self.cutter.forget()
 
@@ -645,6 +659,12 @@ class PreferenceSystem:
             drain(self.channels.reports)
             self.children.close()
             self.channels.close()
+
+
+def class_name(shown: str) -> str:
+    """The class of an environment without an id, by how Gymnasium shows it: `<Monitor<LampEnv instance>>`."""
+    found = re.search(r"(\w+) instance>", shown)
+    return found[1] if found else shown
 
 
 def new_folder(log_dir: Path) -> Path:

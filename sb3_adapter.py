@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from drlhp import PREDICTED_REWARD, TRUE_REWARD, Preferences
-from preference_system import PreferenceSystem, Settings
+from preference_system import PreferenceSystem, Settings, class_name
 
 
 class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
@@ -33,7 +33,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
                 venv.observation_space,
                 venv.action_space,
                 n_envs=venv.num_envs,
-                env_id=spec.id if spec else type(venv.unwrapped).__name__,
+                env_id=spec.id if spec else class_name(venv.env_method("__str__", indices=0)[0]),
                 fps=metadata.get("render_fps"),
                 max_episode_steps=spec.max_episode_steps if spec else None,
                 can_render=venv.render_mode == "rgb_array",

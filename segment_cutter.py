@@ -113,11 +113,15 @@ class SegmentCutter:
         self.n_cut += len(complete)
         return ended, complete
 
-    def forget(self) -> None:
-        """Lets go of the steps that are in no segment yet: what comes next does not follow them."""
-        self.filled[:] = 0
-        for views in self.views:
-            views.clear()
+    def forget(self, which: np.ndarray | None = None) -> None:
+        """Lets go of the steps that are in no segment yet: what comes next does not follow them.
+
+        which: (N,) bool, the environments of which it does not; None: all.
+        """
+        here = np.ones(self.n_envs, np.bool_) if which is None else which[: self.n_envs]
+        self.filled[here] = 0
+        for i in np.flatnonzero(here):
+            self.views[i].clear()
 
     def _segment(self, i: int, policy_step: int) -> Segment:
         rows = np.arange(self.n_taken - self.filled[i], self.n_taken) % self.length

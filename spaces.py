@@ -62,6 +62,8 @@ class ObservationEncoder:
             self.kind, self.shape = "pixels", (planes // channels if self._is_gray else planes, PICTURE, PICTURE)
         elif isinstance(self._form, (Box, Discrete, MultiBinary, MultiDiscrete)):
             self.kind, self.shape = "vector", (flatdim(self._form),)
+            if self.shape == (0,):
+                raise SpaceError(f"the observations of {space} are empty: there is nothing to tell good from bad by.")
         else:
             raise SpaceError(
                 f"the observations of {space} hold neither one picture nor one vector: pass obs_transform_func, a "
@@ -73,16 +75,11 @@ class ObservationEncoder:
 
         Raises SpaceError where one is not what the space says, or holds NaN or infinity.
         """
-        if self.transform is not None:
-            observations = [self.transform(observation) for observation in observations]
-        elif not self.takes_arrays:
-            observations = [flatten(self._form, observation) for observation in observations]
-        values = np.asarray(observations)
-        self.check(values)
+        values = self.checked(observations)
         if self.kind == "vector":
             if values[0].size != self.shape[0]:
                 raise self._other_shape(values)
-            return values.reshape(len(values), -1).astype(np.float32, copy=False)
+            return values.reshape(len(values), -1)
         return self._resized(self._planes(values))
 
     def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
@@ -91,10 +88,22 @@ class ObservationEncoder:
         shared = isinstance(observations, np.ndarray) and np.may_share_memory(encoded, observations)
         return encoded.copy() if shared else encoded
 
-    def check(self, values: np.ndarray) -> None:
-        """Raises SpaceError where one holds NaN or infinity."""
+    def checked(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """N observations as they are read, (N, ...): vectors float32, pictures as they are.
+
+        Raises SpaceError where one holds NaN or infinity.
+        """
+        if self.transform is not None:
+            observations = [self.transform(observation) for observation in observations]
+        elif not self.takes_arrays:
+            observations = [flatten(self._form, observation) for observation in observations]
+        values = np.asarray(observations)
+        if self.kind == "vector":
+            with np.errstate(over="ignore"):  # what is too large becomes infinite
+                values = values.astype(np.float32, copy=False)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise SpaceError(f"an observation of {self.space} holds NaN or infinity: mend the environment.")
+        return values
 
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""
@@ -120,9 +129,9 @@ class ObservationEncoder:
         """Planes, height and width of what is no vector. Sets how values are scaled to bytes."""
         if box.dtype != np.uint8:
             self._low, self._high = float(box.low.min()), float(box.high.max())
-            if not (math.isfinite(self._low) and math.isfinite(self._high)):
+            if not (math.isfinite(self._low) and math.isfinite(self._high) and self._low < self._high):
                 raise SpaceError(
-                    f"the observations of {self.space} have {len(box.shape)} axes but no bounds: pass an "
+                    f"the observations of {self.space} have {len(box.shape)} axes but no range: pass an "
                     "obs_transform_func that returns pictures of uint8 or of 0 to 1, or flattens them to a vector."
                 )
         shape = box.shape

@@ -315,7 +315,8 @@ def docs() -> None:
     results = json.loads(RESULT.read_text())
     lines = ["| what | measured | cores | command | commit |", "|---|---|---|---|---|"]
     for name, measured in results.items():
-        cores, revision = str(measured["machine"]["cores"]), measured["git_revision"][:12]
+        cores, (commit, *changes) = str(measured["machine"]["cores"]), measured["git_revision"].split("+")
+        revision = "+".join([commit[:12], *changes])
         cells = (name, words(name, measured), cores, f"`{measured['command']}`", revision)
         lines.append(f"| {' | '.join(cells)} |")
     about = next(iter(results.values()))["machine"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import checkpoint
 import drlhp
@@ -34,6 +35,7 @@ from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
+from pref_db import Choice, Comparison, PrefDB, Segment
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
 from spaces import ActionEncoder, ObservationEncoder
 
@@ -141,8 +143,9 @@ def test_without_a_predictor_a_switch_warns_and_rewards_are_true() -> None:
     wrapped = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **NOBODY)
     wrapped.reset(seed=0)
     for switch in (wrapped.switch_to_true_reward, wrapped.switch_to_predicted_reward):
-        with pytest.warns(UserWarning, match="no trained reward predictor"):
+        with pytest.warns(UserWarning, match="no trained reward predictor") as told:
             switch()
+        assert told[0].filename == __file__
     _, reward, _, _, info = wrapped.step(0)
     assert reward == 1.0 and "predicted_reward" not in info
     for save, words in ((wrapped.save_prefs, "no preferences"), (wrapped.save_reward_predictor, "none to save")):
@@ -190,7 +193,7 @@ def test_moving_dot_of_any_size_and_atari(tmp_path: Path) -> None:
     dot = gymnasium.make("MovingDotNoFrameskip-v0")  # (210, 160, 3) uint8
     predictor_for(dot, tmp_path, "MovingDotNoFrameskip-v0", network="feature_points", gray=True)
     before = threading.active_count(), torch.get_num_threads()
-    wrapped = HumanPreferencesEnvWrapper(dot, "feature_points", **NOBODY, pretrained_reward_predictor_dir=tmp_path)
+    wrapped = HumanPreferencesEnvWrapper(dot, **NOBODY, pretrained_reward_predictor_dir=tmp_path)  # it says which
     wrapped.reset(seed=0)
     rewards = [wrapped.step(i % 5)[1] for i in range(5)]
     assert np.isfinite(rewards).all() and len(set(rewards)) > 1
@@ -254,6 +257,53 @@ def test_environments_that_their_user_resets_one_by_one() -> None:
     envs.close()
 
 
+def test_a_reset_in_the_middle_of_an_episode_ends_a_segment_too() -> None:
+    makers = [lambda: gymnasium.make("Pendulum-v1")] * 2
+    inner = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+    envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=6)
+    envs.reset(seed=0)
+    for steps, segments in ((4, 0), (2, 1), (4, 2)):
+        for _ in range(steps):
+            envs.step(np.zeros((2, 1), np.float32))
+        assert envs.segments_collected == segments
+        if steps == 4:
+            envs.reset(options={"reset_mask": np.array([True, False])})
+    envs.close()
+
+
+def test_an_evaluation_keeps_the_true_reward_though_a_predictor_is_trained_meanwhile(tmp_path: Path) -> None:
+    """Weights arrive from another process whenever they are ready."""
+    env = gymnasium.make("CartPole-v1")
+    predictor_for(env, tmp_path, "CartPole-v1")
+    wrapped = HumanPreferencesEnvWrapper(env, **NOBODY, pretrained_reward_predictor_dir=tmp_path)
+    wrapped.reset(seed=0)
+    wrapped.system.copy, arrived = None, wrapped.system.copy
+    with pytest.warns(UserWarning, match="no trained reward predictor"):
+        wrapped.switch_to_true_reward()
+    wrapped.system.copy = arrived
+    _, reward, _, _, info = wrapped.step(0)
+    assert reward == 1.0 != info["predicted_reward"]
+    wrapped.close()
+
+
+def test_an_environment_without_an_id_goes_by_its_class_however_it_is_wrapped(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    settings: dict[str, Any] = {**NOBODY, "obs_transform_func": picture_of}
+    makers = [lambda: Monitor(LampEnv())] * 2
+    wrapped: list[Any] = [
+        HumanPreferencesEnvWrapper(LampEnv(), **settings),
+        HumanPreferencesVectorEnv(SyncVectorEnv(makers), **settings),
+        HumanPreferencesVectorEnv(AsyncVectorEnv(makers), **settings),
+        drlhp.HumanPreferencesSB3VecEnv(DummyVecEnv(makers), **settings),
+    ]
+    for one in wrapped:
+        assert one.system.info.env_id == "LampEnv"
+        one.close()
+
+
 def test_atari_in_ales_own_vector_environment(tmp_path: Path) -> None:
     inner = ale_py.vector_env.AtariVectorEnv("pong", num_envs=2)
     envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=5)
@@ -282,6 +332,12 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
     cartpole = gymnasium.make("CartPole-v1")
     predictor_for(gymnasium.make("Acrobot-v1"), tmp_path / "acrobot", "CartPole-v1")
     predictor_for(cartpole, tmp_path / "cartpole", "CartPole-v1")
+    (tmp_path / "shorter").mkdir()
+    with contextlib.closing(PrefDB.create(tmp_path / "shorter" / "prefs.db", "CartPole-v1", 40)) as db:
+        about: dict[str, Any] = {"stack": 1, "policy_step": 0, "seed": 0, "fps": 50.0}
+        arrays = np.zeros((40, 2), np.float32), np.zeros(40, np.int64), np.zeros(40, np.float32)
+        others = [Segment("CartPole-v1", arrays[0] + i, *arrays[1:], **about) for i in range(2)]
+        db.add_answers([(Comparison(others[0], others[1], flip=False), Choice.A)], teacher="synthetic")
     refusals: list[tuple[gymnasium.Env[Any, Any], dict[str, Any], type[Exception], str]] = [
         (LampEnv(), {}, SpaceError, "obs_transform_func"),
         (cartpole, {"segment_length": 501}, UserError, "500 steps"),
@@ -289,6 +345,8 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         (cartpole, {"collect_prefs": False}, UserError, "nothing to train on"),
         (cartpole, {"n_initial_prefs": 50, "max_prefs_in_db": 40}, UserError, "max_prefs_in_db"),
         (cartpole, {"reward_predictor_network": "rnn"}, UserError, "'cnn', 'feature_points'"),
+        (cartpole, {"mp_context": "threads"}, UserError, "mp_context must be one of .*spawn"),
+        (cartpole, {"prefs_dir": "shorter"}, UserError, r"observations of shape \(2,\), not of \(4,\)"),
         (cartpole, {"reward_predictor_network": lambda shape: Waves(shape)}, UserError, "top level of a module"),
         (cartpole, {**NOBODY, "reward_predictor_network": lambda _: torch.nn.Flatten(0)}, UserError, "features"),
         (
@@ -347,6 +405,16 @@ class BrokenEnv(gymnasium.Env[Any, Any]):
 
 def test_nan_is_refused_when_it_is_observed() -> None:
     wrapped = HumanPreferencesEnvWrapper(BrokenEnv(), **NOBODY)
+    wrapped.reset()
+    wrapped.step(0)
+    wrapped.step(0)
+    with pytest.raises(SpaceError, match=r"Box.*NaN or infinity"):
+        wrapped.step(0)
+    wrapped.close()
+
+
+def test_nan_is_refused_in_what_a_transform_makes_too() -> None:
+    wrapped = HumanPreferencesEnvWrapper(BrokenEnv(), **NOBODY, obs_transform_func=np.negative)
     wrapped.reset()
     wrapped.step(0)
     wrapped.step(0)

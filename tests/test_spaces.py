@@ -106,7 +106,10 @@ def test_a_transform_picks_the_picture_or_the_vector() -> None:
         (Tuple((Discrete(2), Discrete(2))), None, "obs_transform_func"),
         (Text(5), None, "neither one picture nor one vector"),
         (Sequence(Box(0, 1, (2,))), None, "neither one picture nor one vector"),
-        (Box(-np.inf, np.inf, (10, 10)), None, "no bounds"),
+        (Box(-np.inf, np.inf, (10, 10)), None, "no range"),
+        (Box(1.0, 1.0, (10, 10)), None, "no range"),
+        (Box(0, 1, (0,)), None, "are empty"),
+        (COLOUR, lambda observation: np.zeros(0), "are empty"),
         (Box(0, 255, (100, 100, 100), np.uint8), None, "no pictures"),
         (Box(0, 255, (2, 2, 84, 84, 3), np.uint8), None, "no pictures"),
         (COLOUR, lambda observation: "a picture", "array of numbers"),
@@ -125,6 +128,8 @@ def test_observations_that_are_not_what_the_space_says() -> None:
     for broken in (np.nan, np.inf):
         with pytest.raises(SpaceError, match=r"NaN or infinity.*mend"):
             vectors.encode(np.array([[0, broken, 0]], np.float32))
+    with pytest.raises(SpaceError, match="NaN or infinity"):
+        vectors.encode(np.array([[0, 1e39, 0]]))
     with pytest.raises(SpaceError, match="shape"):
         vectors.encode(np.zeros((1, 4), np.float32))
     with pytest.raises(SpaceError, match="shape"):
