@@ -50,6 +50,7 @@ def processor_time() -> float:
 def outcome(policy: PPO, env_id: str, episodes: int, *packages: str) -> dict[str, Any]:
     """What the policy earns on the true reward, the steps from which it learned, and versions, also of `packages`."""
     judge = DummyVecEnv([lambda: Monitor(make(env_id))])
+    judge.seed(10_000)  # the same starts for whoever is judged
     returns, _ = evaluate_policy(policy, judge, episodes, return_episode_rewards=True)
     return {
         "env_id": env_id,

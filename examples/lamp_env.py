@@ -3,8 +3,6 @@
 It observes a dict with a picture and a number, and takes two choices at once: which is how many environments are.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium
