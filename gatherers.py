@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from label_queue import LabelQueue, Who
-from person import LABELLER, Person, Presses, Screen, Ui, open_screen
+from label_queue import LABELLER, LabelQueue, Who
+from person import Person, Presses, Screen, Ui, open_screen
 from pref_db import Choice, Comparison, Label, PrefDB
 
 log = logging.getLogger("run")
@@ -34,7 +34,7 @@ class Drawing:
 
     def __init__(self) -> None:
         self.open: dict[str, Future[Comparison]] = {}  # by the comparison's id
-        self.trouble = ""  # why the last pair that failed could not be drawn
+        self.trouble = ""  # why the last pair could not be drawn; empty where it was
         self._artist = ThreadPoolExecutor(1, "drawing")
 
     def begin(self, comparison: Comparison) -> None:
@@ -54,6 +54,7 @@ class Drawing:
             del self.open[id]
             try:
                 drawn.append(future.result())
+                self.trouble = ""
             except Exception as error:  # a renderer may raise anything
                 self.trouble = f"A pair was left out: {error}"
                 log.warning("%s", self.trouble)
@@ -220,10 +221,11 @@ class QueueGatherer:
             self._look()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
+        if status == self._told and time.monotonic() < self._told_at + TELL_SECONDS:
+            return
+        self._told, self._told_at = status, time.monotonic()
         self._look()  # a page may have taken questions back that cannot be shown
-        if status != self._told or time.monotonic() >= self._told_at + TELL_SECONDS:
-            self._told, self._told_at = status, time.monotonic()
-            self.queue.beat(self.who, {"status": status, **state, **self._news(status)})
+        self.queue.beat(self.who, {"status": status, **state, **self._news(status)})
 
     def _news(self, status: str) -> dict[str, Any]:
         """What else there is to tell."""
@@ -257,6 +259,7 @@ class PersonGatherer(QueueGatherer):
         return super().drain()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
+        self._look()  # what cannot be shown has been taken back
         super().tell(status, state)
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)

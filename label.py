@@ -13,8 +13,8 @@ import tyro
 from channels import Channels, drain
 from envs import task_of
 from gatherers import Drawing, PreferenceGatherer, gatherer_for
-from label_queue import LabelQueue, Who, check_labeller
-from person import LABELLER, Ui
+from label_queue import LABELLER, LabelQueue, Who, check_labeller
+from person import Ui
 from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
 from run_folder import in_use
@@ -38,7 +38,7 @@ class LabelConfig:
     max_prefs: int | None = None
     """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
     labeller: str | None = None
-    """Your nickname, kept with your answers, of others the page asks theirs; by default `me`, or `helper` beside a
+    """Your nickname, kept with your answers; the page asks others for theirs. By default `me`, or `helper` beside a
     run, whose own screen has a `me`."""
     seed: int = 0
     """Seed of the draw of the pairs."""
@@ -117,9 +117,16 @@ def label_command(arguments: list[str]) -> None:
         before = db.n_labels()
         gatherer: PreferenceGatherer
         if config.ui == "web":
-            goal = config.max_prefs or 0
-            counts = {"goal": goal, "initial_labels": 0}
-            gatherer = WebGatherer(db, path.parent, config.page, **counts, who=WHO, labeller=labeller, beside=beside)
+            gatherer = WebGatherer(
+                db,
+                path.parent,
+                config.page,
+                goal=config.max_prefs or 0,
+                initial_labels=0,
+                who=WHO,
+                labeller=labeller,
+                beside=beside,
+            )
         else:
             gatherer = gatherer_for(config.ui, db, labeller, config.page.told(), WHO)
         try:

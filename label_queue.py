@@ -24,6 +24,7 @@ from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
 Choice = Literal["left", "right", "equal", "incomparable"]
 Who = Literal["run", "label", "server"]  # tells the other processes how it is
 CHOICES = ("left", "right", "equal", "incomparable")
+LABELLER = "me"  # who labels on the run's own machine, unless they say who they are
 PERSON = "person"  # answer.teacher of all that comes through the queue
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0

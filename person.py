@@ -19,7 +19,6 @@ from pref_db import DamagedError
 log = logging.getLogger("run")
 
 Ui = Literal["auto", "window", "terminal", "web"]
-LABELLER = "me"  # the one at this screen, unless they say who they are
 RENEW_SECONDS = 20.0  # less than the shortest lease
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 SURE = "T again starts training with the labels there are, for good; an answer does not"

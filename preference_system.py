@@ -32,8 +32,8 @@ import checkpoint
 from channels import Channels, Failure, WeightsBoard, drain, offer
 from errors import UserError
 from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
+from label_queue import LABELLER
 from networks import MakeNetwork
-from person import LABELLER
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
 from processes import ChildError, Children
@@ -258,12 +258,12 @@ class PreferenceSystem:
         settings.check()
         log.setLevel(settings.env_wrapper_log_level)
         self.settings, self.n_envs = settings, n_envs
-        self._loaded: dict[str, Any] | None = None  # the state of a predictor that is there already
+        pretrained: tuple[Path, dict[str, Any]] | None = None  # a predictor's checkpoint, and what is in it
         network = settings.reward_predictor_network
         if settings.pretrained_reward_predictor_dir is not None:
-            place = predictor_checkpoint(Path(settings.pretrained_reward_predictor_dir))
-            self._loaded = checkpoint.load(place, kind="reward_predictor", env_id=env_id)
-            network = network or self._loaded["config"].get("reward_predictor_network")
+            path = predictor_checkpoint(Path(settings.pretrained_reward_predictor_dir))
+            pretrained = path, checkpoint.load(path, kind="reward_predictor", env_id=env_id)
+            network = network or pretrained[1]["config"].get("reward_predictor_network")
         reads_one_plane = "feature_points" in (network, getattr(network, "reward_predictor_network", None))
         self.observations = ObservationEncoder(
             observation_space, settings.obs_transform_func, channels=settings.channels, gray=reads_one_plane
@@ -306,20 +306,20 @@ class PreferenceSystem:
         self.children: Children | None = None
         self.copy: PredictorCopy | None = None
         self._copy_before_training: PredictorCopy | None = None
-        self._build()
+        self._build(pretrained)
 
     # Starting
 
-    def _build(self) -> None:
+    def _build(self, pretrained: tuple[Path, dict[str, Any]] | None) -> None:
         settings = self.settings
         config = settings.predictor_config(self.info.kind)
-        pretrained = None
-        if self._loaded is not None:
-            pretrained = self._fitting(self._loaded, Path(settings.pretrained_reward_predictor_dir or ""))
-            config = replace(config, **pretrained["config"])
+        if pretrained is not None:
+            path, state = pretrained
+            self._check_fit(path, state)
+            config = replace(config, **state["config"])
         predictor = RewardPredictor(self.info.inputs, config, make_network=settings.make_network)
         if pretrained is not None:
-            checkpoint.fill(predictor, pretrained["weights"], Path(settings.pretrained_reward_predictor_dir or ""))
+            checkpoint.fill(predictor, state["weights"], path)
         if not (settings.train_reward or settings.collect_prefs):
             if pretrained is not None:
                 board = WeightsBoard(predictor, None)
@@ -344,7 +344,7 @@ class PreferenceSystem:
             if settings.collect_prefs:
                 self._start_interface(ui)
             if settings.train_reward:
-                self._start_trainer(config, predictor, pretrained)
+                self._start_trainer(config, predictor, None if pretrained is None else path)
         except BaseException:
             self.close()
             raise
@@ -396,9 +396,8 @@ class PreferenceSystem:
         finally:
             db.close()
 
-    def _fitting(self, state: dict[str, Any], place: Path) -> dict[str, Any]:
-        """The state of a predictor, which fits. Raises CheckpointError."""
-        path = predictor_checkpoint(place)
+    def _check_fit(self, path: Path, state: dict[str, Any]) -> None:
+        """Raises CheckpointError where this state of a predictor is of other spaces or another network."""
         mine = inputs_as_dict(self.info.inputs)
         theirs = state.get("inputs", mine)
         if theirs != mine:
@@ -415,7 +414,6 @@ class PreferenceSystem:
             raise checkpoint.CheckpointError(
                 f"{path} was trained with {trained}: pass {wanted} as reward_predictor_network."
             )
-        return state
 
     def _start_interface(self, ui: str) -> None:
         settings = self.settings
@@ -443,16 +441,13 @@ class PreferenceSystem:
             arguments,
         )
 
-    def _start_trainer(
-        self, config: PredictorConfig, predictor: RewardPredictor, pretrained: dict[str, Any] | None
-    ) -> None:
+    def _start_trainer(self, config: PredictorConfig, predictor: RewardPredictor, pretrained: Path | None) -> None:
         settings = self.settings
         assert self.run_dir is not None and self.children is not None and self.channels is not None
         board = WeightsBoard(predictor, self.channels.context)
         self._copy_before_training = PredictorCopy(predictor, board)
         if pretrained is not None:
-            path = predictor_checkpoint(Path(settings.pretrained_reward_predictor_dir or ""))
-            config = replace(config, load_reward_predictor_ckpt_dir=str(path))
+            config = replace(config, load_reward_predictor_ckpt_dir=str(pretrained))
         arguments = {
             "inputs": self.info.inputs,
             "env_id": self.info.env_id,

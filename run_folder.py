@@ -127,6 +127,12 @@ def in_use(path: Path) -> bool:
     return False
 
 
+def short_revision(revision: str) -> str:
+    """A `git_revision` for a table: twelve digits, and "+changes" where it was of no commit."""
+    commit, *changes = revision.split("+")
+    return "+".join([commit[:12], *changes])
+
+
 def git_revision() -> str:
     """The checked-out commit, `+changes` if the tree differs from it, or `unknown` outside a clone."""
     root = Path(__file__).parent

@@ -271,14 +271,18 @@ class TerminalScreen:
         self._draw()
         return pressed
 
+    @property
+    def _said(self) -> bool:
+        """Whether an answer was pressed a moment ago."""
+        return time.monotonic() < self._answered_until
+
     def _draw(self) -> None:
         if self._unsent:  # a slow line: the next picture waits until it has this one
             self._send("")
             return
         size = os.get_terminal_size(self._out)
         columns, rows = size.columns, size.lines
-        said = time.monotonic() < self._answered_until
-        words = (self._caption, self._message, self.playback.helping, said, tuple(self._printed.lines)[-1:])
+        words = (self._caption, self._message, self.playback.helping, self._said, tuple(self._printed.lines)[-1:])
         state = (size, self._pairs, self._clips is None, self.playback.index(), words)
         if state == self._drawn:
             return
@@ -323,8 +327,7 @@ class TerminalScreen:
             names.append(("LEFT: press L or ←", "RIGHT: press R or →")[side].center(pane))
         done = round((columns - 2 * MARGIN) * (index + 1) / n_frames)
         bar = f"{' ' * MARGIN}{'━' * done}{DIM}{'─' * (columns - 2 * MARGIN - done)}{PLAIN}"
-        said = time.monotonic() < self._answered_until
-        keys = f"{WORDS[self._answered]} · U takes it back" if said else KEYS_LINE
+        keys = f"{WORDS[self._answered]} · U takes it back" if self._said else KEYS_LINE
         below = (
             bar,
             self._caption.center(columns)[:columns],

@@ -13,10 +13,9 @@ from typing import Any
 
 from channels import Episode
 from gatherers import QueueGatherer
-from label_queue import Who
+from label_queue import LABELLER, Who
 from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
 from label_server.status import EPISODE
-from person import LABELLER
 from pref_db import PrefDB, PrefDBError, shown
 from processes import UserError
 from video import write_video

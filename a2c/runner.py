@@ -263,11 +263,12 @@ class Runner:
             member_rewards: (members, T, N) rewards that the ensemble's members predict for it, if there are any.
         """
         r, segments = self.rollout, list[Segment]()
+        actions = self.info.carried_out(r.actions)
         with self.stopwatch.part("segments"):
             for t in range(self.n_steps):
                 segments += self.cutter.add(
                     r.observations[t],
-                    self.info.carried_out(r.actions[t]),
+                    actions[t],
                     r.rewards[t] - self.end_penalty * r.terminated[t],
                     r.terminated[t] | r.truncated[t],
                     r.valid[t],

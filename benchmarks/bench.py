@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
-from run_folder import PACKAGES, git_revision, machine
+from run_folder import PACKAGES, git_revision, machine, short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 REVISION = git_revision()  # before any result of ours changes the tree
@@ -339,8 +339,8 @@ def readme() -> None:
     n_readings = "/".join(str(n) for n in sorted({min(readings), max(readings)}))
     note = (
         f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}; commit "
-        f"{result['git_revision'][:12]}; {n_readings} readings of each. The bound is the speed of a run that "
-        "spends no time but in its parts, one after another, at the speeds above; its time would go to:"
+        f"{short_revision(result['git_revision'])}; {n_readings} readings of each. The bound is the speed of a run "
+        "that spends no time but in its parts, one after another, at the speeds above; its time would go to:"
     )
     tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))
     text = "\n".join([*tables[0], "", note, "", *tables[1]])

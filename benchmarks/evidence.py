@@ -22,6 +22,7 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from progress import draw_curves
+from run_folder import short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -128,8 +129,7 @@ def readme() -> None:
         machines.add(f"{machine['processor']}, Python {machine['python']}")
         if "note" in result:
             notes.append(f"{path.stem}: {result['note']}.")
-        command, (revision, *changes) = " ".join(result["command"]), result["git_revision"].split("+")
-        revision = "+".join([revision[:12], *changes])  # "+changes", where the run was of no commit
+        command, revision = " ".join(result["command"]), short_revision(result["git_revision"])
         commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
     note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
     note = "\n\n".join([note, "\n".join(times), *notes])

@@ -39,7 +39,7 @@ from examples.lamp_env import LampEnv
 from examples.wrapper_everything import picture_of
 from networks import cpu_has_bf16
 from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
-from run_folder import git_revision, machine
+from run_folder import git_revision, machine, short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, COMPARED = ROOT / "results" / "wrapper.json", ROOT / "results" / "against_imitation.json"
@@ -307,7 +307,11 @@ def compared() -> list[str]:
             lines.append(f"| {' | '.join(cells)} | {', '.join(used)} |")
     settings = result["settings"]
     what = f"{settings['labels']} labels, {settings['steps']:,} steps, rounded up to whole rollouts"
-    return [*lines, "", f"{what}; `python benchmarks/against_imitation.py`, commit {result['git_revision'][:12]}."]
+    return [
+        *lines,
+        "",
+        f"{what}; `python benchmarks/against_imitation.py`, commit {short_revision(result['git_revision'])}.",
+    ]
 
 
 def docs() -> None:
@@ -315,8 +319,7 @@ def docs() -> None:
     results = json.loads(RESULT.read_text())
     lines = ["| what | measured | cores | command | commit |", "|---|---|---|---|---|"]
     for name, measured in results.items():
-        cores, (commit, *changes) = str(measured["machine"]["cores"]), measured["git_revision"].split("+")
-        revision = "+".join([commit[:12], *changes])
+        cores, revision = str(measured["machine"]["cores"]), short_revision(measured["git_revision"])
         cells = (name, words(name, measured), cores, f"`{measured['command']}`", revision)
         lines.append(f"| {' | '.join(cells)} |")
     about = next(iter(results.values()))["machine"]

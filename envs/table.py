@@ -123,6 +123,9 @@ _TUNED: dict[str, dict[str, object]] = {
 }
 
 
+Bounds = tuple[tuple[float, ...], tuple[float, ...]]
+
+
 class EnvError(UserError, ValueError):
     """An environment cannot be used; the message is one sentence that says what would work."""
 
@@ -144,7 +147,7 @@ class EnvInfo:
     action_names: tuple[str, ...]  # by action number; empty when actions are continuous
     tuned: Mapping[str, object]  # by flag name
     state_size: int = 0  # numbers that say where a body of MuJoCo is, from which it is drawn; 0 for anything else
-    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # lowest and highest, when continuous
+    action_bounds: Bounds | None = None  # lowest and highest, when continuous
 
     def carried_out(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions (..., A) as the environment carries them out: continuous ones are clipped to their bounds."""
@@ -325,9 +328,7 @@ def _observations(env_id: str, space: gymnasium.Space[Any]) -> tuple[Literal["pi
     )
 
 
-def _actions(
-    env_id: str, space: gymnasium.Space[Any]
-) -> tuple[int | None, int | None, tuple[tuple[float, ...], tuple[float, ...]] | None]:
+def _actions(env_id: str, space: gymnasium.Space[Any]) -> tuple[int | None, int | None, Bounds | None]:
     """How many there are, or else how many numbers one has and what bounds these."""
     if isinstance(space, Discrete) and space.start == 0:
         return int(space.n), None, None

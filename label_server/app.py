@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import label_server.status as status_module
-from label_queue import HistoryRow, LabelQueue, Lease, Receipt, Submission, SubmissionError, check_labeller
+from label_queue import LABELLER, HistoryRow, LabelQueue, Lease, Receipt, Submission, SubmissionError, check_labeller
 from label_server.clips import KEEP_CLIPS, Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
@@ -34,7 +34,6 @@ from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spre
 log = logging.getLogger("label_server")
 
 STATIC = Path(__file__).parent / "static"
-LOOPBACK_NAME = "me"  # who labels on one's own machine, unless another name is taken
 EXPORT_VERSION = 1  # of what the page exports, which is for reading; `run.py export` is for moving
 BODY_SECONDS = 10.0  # for a request's body to arrive
 GRACE_SECONDS = 5.0  # after a page was left, before its pairs are given back: a reload comes sooner
@@ -56,7 +55,7 @@ class Refused(Exception):
 class LabelApp:
     """What the routes share: the queue, which one thread owns, the clips, and who is logged in."""
 
-    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LOOPBACK_NAME) -> None:
+    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LABELLER) -> None:
         self.run_dir, self.host, self.labeller = run_dir, host, labeller
         self.sessions, self.attempts = Sessions(token), Attempts()
         self.stopping = False
@@ -280,6 +279,8 @@ class LabelApp:
                 self._unshowable.pop(segment, None)
             return queue.claim(labeller, body["n"])
 
+        if self._unshowable:
+            self._status = (-1e9, {})
         leases = await self._in_queue(claim)
         return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": await self._current_status()})
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import uvicorn
 
-from label_server.app import LOOPBACK_NAME, LabelApp
+from label_queue import LABELLER
+from label_server.app import LabelApp
 from label_server.security import TimedProtocol, run_token
 from pref_db import PrefDBError
 
@@ -74,7 +75,7 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
     return address, run_token(folder)
 
 
-def launch(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LOOPBACK_NAME) -> subprocess.Popen[bytes]:
+def launch(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LABELLER) -> subprocess.Popen[bytes]:
     """Starts `serve` in a process of its own, which ends when this one does.
 
     A new interpreter rather than a fork or multiprocessing: it shall not carry what the run has loaded.

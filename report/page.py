@@ -9,6 +9,7 @@ from html import escape
 from report import sections, words
 from report.markup import Report, missing, note, plain, slug, table
 from report.runs import NAMED, Experiment, Run
+from run_folder import short_revision
 
 DETAILED = 3  # experiments of which one run is shown closely: more would make the page too large
 
@@ -111,7 +112,7 @@ def _runs_table(experiments: Sequence[Experiment]) -> str:
             about = (experiment.name, run.name, f"{run.config['seed']}", run.status, outcome.verdict)
             rewards = (words.number(outcome.before), words.number(outcome.after))
             counts = (f"{run.labels:,}", plain(run.last("steps")), words.duration(run.last("seconds")))
-            rows.append((*about, *rewards, *counts, str(run.record.get("git_revision", ""))[:12]))
+            rows.append((*about, *rewards, *counts, short_revision(str(run.record.get("git_revision", "")))))
     text = table(head, rows, numbers=(5, 6, 7, 8))
     if len(experiments) == 1:
         return text
