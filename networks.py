@@ -8,7 +8,8 @@ layer, so that three cost little more than one, and the output is (members, B, n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,8 +145,8 @@ class PixelReader(nn.Module):
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("gain", torch.full(shape, 1 / 255))
 
-    def forward(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.addcmul(self.shift.to(dtype), converted(pixels, dtype), self.gain.to(dtype))
+    def forward(self, pixels: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+        return torch.addcmul(self.shift.to(dtype), converted(pixels, dtype), self.gain.to(dtype), out=out)
 
     @torch.no_grad()
     def normalise(self, mean: Tensor, std: Tensor) -> None:
@@ -183,6 +184,29 @@ class VectorReader(nn.Module):
         self.shift.copy_(-mean * gain)
 
 
+class _Known(torch.autograd.Function):
+    """relu(layer(x)) of a convolution or a linear layer where the result is known, so that only gradients are computed.
+
+    They are, bit for bit, those that the layer itself would have given.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...], result: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, result)
+        ctx.stride = stride
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, result = ctx.saved_tensors
+        gradient = torch.ops.aten.threshold_backward(gradients[0], result, 0)
+        if weight.dim() == 2:
+            return gradient @ weight, gradient.t() @ x, gradient.sum(0), None, None
+        shape = ([len(weight)], ctx.stride, [0, 0], [1, 1], False, [0, 0], 1)
+        wanted = [ctx.needs_input_grad[0], True, True]
+        return (*torch.ops.aten.convolution_backward(gradient, x, weight, *shape, wanted), None, None)
+
+
 class NatureCNN(nn.Module):
     """The convolutional network of Mnih et al. 2015, the paper's policy network on Atari (appendix A.2).
 
@@ -190,6 +214,7 @@ class NatureCNN(nn.Module):
     """
 
     n_features = 512
+    sizes = ((32, 20, 20), (64, 9, 9), (64, 7, 7), (n_features,))  # of what the layers make of one picture
 
     def __init__(self, n_channels: int) -> None:
         super().__init__()
@@ -202,11 +227,30 @@ class NatureCNN(nn.Module):
             orthogonal_(layer, math.sqrt(2))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        x = F.relu(self.conv1(self.reader(pixels, self.conv1.weight.dtype)))  # (B, 32, 20, 20)
-        x = F.relu(self.conv2(x))  # (B, 64, 9, 9)
-        x = F.relu(self.conv3(x))  # (B, 64, 7, 7)
-        return F.relu(self.fc(x.flatten(1)))
+    def forward(self, pixels: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
+        """Without gradients it can leave in `kept`, of `room`, what it computes on the way."""
+        x = self.reader(pixels, self.conv1.weight.dtype, None if kept is None else kept[0])
+        for i, layer in enumerate((self.conv1, self.conv2, self.conv3, self.fc), start=1):
+            x = layer(x.flatten(1) if layer is self.fc else x)
+            x = F.relu(x) if kept is None else torch.clamp_min(x, 0, out=kept[i])
+        return x
+
+    def room(self, *shape: int) -> list[Tensor]:
+        """Memory for what `forward` computes of so many pictures: their numbers and the results of each layer."""
+        like = self.conv1.weight
+        found = []
+        for size in (self.reader.gain.shape[1:], *self.sizes):
+            channels_last = like.new_empty(*shape, *size[1:], size[0])
+            found.append(channels_last.movedim(-1, len(shape)))
+        return found
+
+    def recalled(self, kept: Sequence[Tensor]) -> Tensor:
+        """What `forward` left in `kept`, (B, 512), with the gradients of that pass but without its time."""
+        x = kept[0]
+        for layer, result in zip((self.conv1, self.conv2, self.conv3), kept[1:4], strict=True):
+            x = _Known.apply(x, layer.weight, layer.bias, layer.stride, result)
+        features: Tensor = _Known.apply(x.flatten(1), self.fc.weight, self.fc.bias, (), kept[4])
+        return features
 
 
 class RewardCNN(nn.Module):

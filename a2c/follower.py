@@ -58,6 +58,8 @@ class Follower:
         """Starts this process's environments, of which environment i has the seed `seed + i`."""
         n_envs = self.mine.stop - self.mine.start
         env = make_vec_env(self.env_id, n_envs, seed + self.mine.start, n_threads=1)
+        if self.config.algo == "a2c":
+            self.shared.policy.keep(self.config.n_steps, n_envs)
         self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
 
     def act(self) -> None:

@@ -71,6 +71,7 @@ class Policy(nn.Module):
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
         self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
+        self._kept: list[Tensor] = []  # (T, N, ...) what the body computed in each step that was kept
         # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
         self.acted_on: deque[Tensor] = deque(maxlen=0)
 
@@ -84,13 +85,30 @@ class Policy(nn.Module):
         """Numbers M that a recurrent policy keeps from one decision of an environment for the next; else 0."""
         return 2 * MEMORY if self.lstm else 0
 
+    @property
+    def keeps(self) -> bool:
+        """Whether `evaluate` can do without the observations of the steps that `act` kept."""
+        return bool(self._kept)
+
+    def keep(self, n_steps: int, n_envs: int) -> None:
+        """From now on `act` can keep what the body computes, so that `evaluate` need not compute it once more."""
+        body = self._fast[0] if self._fast else self.body
+        if isinstance(body, networks.NatureCNN):
+            self._kept = body.room(n_steps, n_envs)
+
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Observations (B, ...) -> action logits or means (B, A), values (B,); of a policy that is not recurrent."""
         return self._heads(self._features(observations))
 
-    def _features(self, observations: Tensor) -> Tensor:
-        features: Tensor = (self._fast[0] if self._fast else self.body)(observations).float()
+    def _features(self, observations: Tensor, step: int | None = None) -> Tensor:
+        kept = () if step is None or not self._kept else ([room[step] for room in self._kept],)
+        features: Tensor = (self._fast[0] if self._fast else self.body)(observations, *kept).float()
         return features
+
+    def _kept_features(self) -> Tensor:
+        body = self._fast[0] if self._fast else self.body
+        assert isinstance(body, networks.NatureCNN)
+        return body.recalled([room.flatten(0, 1) for room in self._kept]).float()
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         # A body that can hold an ensemble holds one member for both heads, or one for each.
@@ -112,9 +130,11 @@ class Policy(nn.Module):
         drawn = values.normal_() if self.log_std is not None else values.exponential_().log_().neg_()
         return drawn.numpy()
 
-    def _remembering(self, observations: Tensor, memory: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    def _remembering(
+        self, observations: Tensor, memory: np.ndarray | None, step: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What `forward` gives, of one step; `memory` (N, M) is read and overwritten by what the next step needs."""
-        features = self._features(observations)
+        features = self._features(observations, step)
         if self.lstm is not None:
             assert memory is not None, "a recurrent policy needs its memory"
             hidden, cell = self.lstm(features, networks.to_device(memory, self.device).chunk(2, dim=1))
@@ -124,7 +144,11 @@ class Policy(nn.Module):
 
     @torch.inference_mode()
     def act(
-        self, observations: np.ndarray, noise: np.ndarray | None, memory: np.ndarray | None = None
+        self,
+        observations: np.ndarray,
+        noise: np.ndarray | None,
+        memory: np.ndarray | None = None,
+        step: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Observations (N, ...) -> actions (N,) int64 or (N, A) float32, their log-probabilities (N,), values (N,).
 
@@ -132,9 +156,10 @@ class Policy(nn.Module):
             noise: (N, A) of `noise`; None for the most likely actions, or the means.
             memory: (N, M), zeros at the start of an episode; overwritten by what the next step of the same episodes
                 needs. For a recurrent policy alone.
+            step: of a rollout whose steps are kept, if there is room for them (`keep`).
         """
         self.acted_on.append(moved := networks.to_device(observations, self.device))
-        head, values = self._remembering(moved, memory)
+        head, values = self._remembering(moved, memory, step)
         chance = 0.0 if noise is None else networks.to_device(noise, self.device)
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
         log_probs, _ = self._judged(head, actions)
@@ -150,17 +175,18 @@ class Policy(nn.Module):
         return values.cpu().numpy()
 
     def evaluate(
-        self, observations: Tensor, actions: Tensor, memory: Tensor | None = None, valid: Tensor | None = None
+        self, observations: Tensor | None, actions: Tensor, memory: Tensor | None = None, valid: Tensor | None = None
     ) -> Evaluation:
         """Log-probabilities, entropies and values of past decisions under the present weights, with gradients.
 
         Those of a recurrent policy are all decisions of N environments, step by step: B is T times N.
 
         Args:
+            observations: (B, ...); None for all T times N that `act` kept, under the weights that it still has.
             memory: (N, M) what it remembered before the first step.
             valid: (B,) bool; False at the steps between two episodes, after which it remembers nothing.
         """
-        features = self._features(observations)
+        features = self._kept_features() if observations is None else self._features(observations)
         if self.lstm is not None:
             assert memory is not None and valid is not None, "a recurrent policy needs its memory"
             features = self._recalled(features, memory, valid)

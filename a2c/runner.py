@@ -162,7 +162,7 @@ class Actor:
         for t in range(len(r.rewards)):
             with self.stopwatch.part("policy"):
                 memory = r.memory[t, mine].copy()
-                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory)
+                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory, step=t)
                 r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
                 # The step after the last of an episode is none; of step -1, the last rollout's is still there.
                 memory[r.terminated[t - 1, mine] | r.truncated[t - 1, mine]] = 0.0

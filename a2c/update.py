@@ -122,8 +122,9 @@ def a2c_update(
 ) -> dict[str, float]:
     """One step on the whole batch along the advantage-weighted policy gradient."""
     rows: list[slice | np.ndarray] = [share(len(batch), crew.size, index) for index in range(crew.size)]
-    if policy.memory_size:
-        rows = [_all_steps(envs, config) for envs in torch.arange(config.n_envs).tensor_split(crew.size)]
+    if policy.memory_size or policy.keeps:  # then of the environments in which each process acted
+        envs = torch.arange(config.n_envs)
+        rows = [_all_steps(envs[share(len(envs), crew.size, index)], config) for index in range(crew.size)]
     return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=float(batch.valid.sum())))
 
 
@@ -192,7 +193,7 @@ def gradients(
     """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
     mine = batch.select(descent.rows)
     at_first = None if mine.memory is None else mine.memory[: len(mine) // config.n_steps]
-    evaluation = policy.evaluate(mine.observations, mine.actions, at_first, mine.valid)
+    evaluation = policy.evaluate(None if policy.keeps else mine.observations, mine.actions, at_first, mine.valid)
     advantages = (mine.advantages - descent.mean) / descent.std
     policy_losses = -advantages * evaluation.log_probs
     if config.algo == "ppo":

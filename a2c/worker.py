@@ -113,6 +113,8 @@ class PolicyWorker:
         self.crew.order("begin", [env_seed] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
         n_envs = share(config.n_envs, self.crew.size, 0).stop
+        if config.algo == "a2c":  # its one update is by the policy that acted
+            self.policy.keep(config.n_steps, n_envs)
         env = make_vec_env(env_id, n_envs, env_seed, n_shown, int(self.crew.size > 1))
         self.runner = Runner(
             env,

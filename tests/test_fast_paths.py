@@ -85,6 +85,37 @@ def test_an_a2c_update_goes_the_same_way_in_bfloat16_and_float32(
     assert fast.norm() == pytest.approx(plain.norm().item(), rel=0.05)
 
 
+def update_after_acting(pong: EnvInfo, network: str, *, keeps: bool) -> torch.Tensor:
+    """By how much an update on five steps of six environments moves each weight."""
+    torch.manual_seed(0)
+    policy, config = Policy(pong, network), PolicyConfig(n_steps=5, n_envs=6)
+    if keeps:
+        policy.keep(5, 6)
+    before, memory = flat(policy), np.zeros((6, policy.memory_size), np.float32)
+    memory[0] = 1.0
+    observations, half = pictures(np.random.default_rng(0), 30)
+    at_first = torch.from_numpy(memory.copy()).repeat(5, 1)
+    for step, seen in enumerate(observations.split(6)):
+        policy.act(seen.numpy(), policy.noise(6), memory, step=step)
+    policy.act(observations[:6].numpy(), None, memory)  # of no step
+    valid = torch.arange(30) % 7 > 0
+    batch = Batch(observations, half, torch.full((30,), -1.8), half - 0.5, half * 1.0, valid, at_first)
+    assert policy.keeps == keeps
+    a2c_update(policy, make_optimizer(policy, config), batch, config)
+    return flat(policy) - before
+
+
+@pytest.mark.parametrize("network", ["nature", "nature_lstm"])
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_an_update_by_what_acting_computed_moves_the_weights_as_one_that_computes_it_anew(
+    network: str, in_bf16: bool, pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: in_bf16)
+    kept, anew = (update_after_acting(pong, network, keeps=keeps) for keeps in (True, False))
+    assert anew.norm() > 0
+    torch.testing.assert_close(kept, anew, rtol=0, atol=float(anew.abs().max()) * (2e-2 if in_bf16 else 1e-4))
+
+
 def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
     """Losses of 40 batches of pairs, in which more squares in the right half are preferred; and what was learned."""
     torch.manual_seed(0)
