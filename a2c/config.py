@@ -37,6 +37,9 @@ class PolicyConfig:
     continuing_episodes: bool = False
     """Tell the policy nothing of an episode's end, as in the paper: its returns go on with the next episode's rewards.
     Off, since what is recorded in results/ was measured with returns that stop where a game is over."""
+    whole_games: bool = False
+    """Train on whole games of Enduro, through snow, night and fog, and not on the first 3,000 frames alone, which are
+    easier to compare. Evaluations play whole games either way."""
     ppo_epochs: int = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8

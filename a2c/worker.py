@@ -115,7 +115,8 @@ class PolicyWorker:
         n_envs = share(config.n_envs, self.crew.size, 0).stop
         if config.algo == "a2c":  # its one update is by the policy that acted
             self.policy.keep(config.n_steps, n_envs)
-        env = make_vec_env(env_id, n_envs, env_seed, n_shown, int(self.crew.size > 1))
+        n_threads = int(self.crew.size > 1)
+        env = make_vec_env(env_id, n_envs, env_seed, n_shown, n_threads, whole_games=config.whole_games)
         self.runner = Runner(
             env,
             self.info,

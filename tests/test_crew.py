@@ -28,7 +28,7 @@ from envs import env_info
 from processes import Children
 from tests.test_run import PONG, alive, children, policy_steps, progress, run, started, wait_for
 
-BREAKOUT = "BreakoutNoFrameskip-v4"
+BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
 
 
 @contextmanager
@@ -124,6 +124,16 @@ def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
     rates, weights = ([event.value for event in curves.Scalars(name)] for name in names)
     assert rates == pytest.approx([0.1, 0.05, 0, 0])
     assert weights == pytest.approx([0.3, 0.225, 0.15, 0.075])
+
+
+@pytest.mark.parametrize("whole_games", [False, True])
+def test_each_process_trains_on_whole_games_of_enduro_if_asked(whole_games: bool, tmp_path: Path) -> None:
+    steps = 3000 // 4 + 10  # the no-ops and FIRE at the start come on top
+    config = PolicyConfig("ppo", whole_games=whole_games, n_envs=2, n_steps=steps, eval_interval_million_timesteps=0)
+    with leader(tmp_path, config, 2, ENDURO) as worker:
+        worker.step()
+        ended = (worker.runner.rollout.truncated | worker.runner.rollout.terminated).any(0)
+    assert list(ended) == [not whole_games] * 2
 
 
 def test_who_works_alone() -> None:
