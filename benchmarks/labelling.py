@@ -1,6 +1,6 @@
 """Measures the labelling page and its server: how soon the next pair is there, and whether answers are ever lost.
 
-python benchmarks/labelling.py            # all three, to results/labelling.json
+python benchmarks/labelling.py            # all four, to results/labelling.json
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
 gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
@@ -8,6 +8,7 @@ colour clips; and how fast it trains alone, with the page open on another machin
 trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
 and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
+first: the seconds that somebody waits who uses it for the first time, from the command to the first answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -56,6 +58,7 @@ SITTINGS = 5
 NOWHERE, ELSEWHERE, HERE = BESIDE = ("training", "training, page open elsewhere", "training, page open here")
 THINK_SECONDS = 4.0  # from one answer to the next: the paper's labellers took 3 to 5 (section 3.1)
 WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
+FIRST_RUN = ("train_policy_with_preferences", PONG, "--ui", "web")
 TRAINING = ("train_policy_with_original_rewards", PONG, *WITHOUT_END)
 # How often the scripted person meets with trouble, per answer.
 RELOAD, DOUBLE, OTHER_TAB, OFFLINE = 0.03, 0.05, 0.05, 0.02
@@ -345,6 +348,28 @@ def people(n: int) -> dict[str, Any]:
     return result
 
 
+def first() -> dict[str, Any]:
+    """Seconds from the command of a first run to its link, to the first pair in Chromium, and to a stored answer."""
+    began, after = time.monotonic(), dict[str, float]()
+    with chromium() as browser, started_run(*FIRST_RUN) as (process, run_dir):
+        output, link = run_dir.parent / "output", None
+        while link is None:
+            assert process.poll() is None, "the run has ended"
+            time.sleep(0.05)
+            link = re.search(r"http://\S+", output.read_text())
+        after["link"] = time.monotonic() - began
+        page = browser.new_page(viewport=VIEW)
+        page.goto(link[0])
+        wait_for_pair(page)
+        after["pair"] = time.monotonic() - began
+        press(page, "ArrowLeft")
+        with contextlib.closing(PrefDB.open(run_dir / "prefs.db", read_only=True)) as db:
+            while not db.n_labels():
+                page.wait_for_timeout(10)
+        after["answer"] = time.monotonic() - began
+    return {"command": " ".join(FIRST_RUN), "seconds_until": after}
+
+
 def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's lines, for those parts that were measured."""
     lines: list[tuple[str, str]] = []
@@ -368,6 +393,9 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             lines.append(
                 (f"Request {route}", f"{found[route]['median_ms']:.1f} ms, p95 {found[route]['p95_ms']:.1f} ms")
             )
+    if found := result.get("first"):
+        seconds = ", ".join(f"{name} {value:.0f} s" for name, value in found["seconds_until"].items())
+        lines.append((f"From `run.py {found['command']}` to", seconds))
     return lines
 
 
@@ -377,7 +405,8 @@ def labelling(
     """Measures the labelling page.
 
     Args:
-        only: names of the parts to measure (gap, trouble, people), the others are left as they are; by default all.
+        only: names of the parts to measure (gap, trouble, people, first), the others are left as they are; by default
+            all.
         answers: of the scripted person.
         presses: after which the gap is measured, beside a training.
         comparisons: that eight people share.
@@ -396,6 +425,7 @@ def labelling(
         "gap": lambda: gap(presses),
         "trouble": lambda: trouble(answers, MINUTE / 4 if quick else MINUTE),
         "people": lambda: people(comparisons),
+        "first": first,
     }
     for name, measure in measures.items():
         if not only or name in only:
