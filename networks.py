@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`
 # Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
 PICTURES_AT_ONCE = 128
+PICTURES_TO_FILTER = 32  # and through the first convolution of a reward network, for its gradient too
 
 
 def cpu_has_bf16() -> bool:
@@ -253,6 +254,46 @@ class NatureCNN(nn.Module):
         return features
 
 
+class _Filtered(torch.autograd.Function):
+    """A convolution of pixels as a reader reads them, of which nothing is kept for the gradient but the pixels.
+
+    In parts that fit the cache with what they are read into.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pixels: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        reader: PixelReader,
+        stride: int,
+        out: torch.dtype,
+    ) -> Tensor:
+        ctx.save_for_backward(pixels, weight)
+        ctx.reader, ctx.stride, ctx.has_bias = reader, stride, bias is not None
+        size = [(whole - part) // stride + 1 for whole, part in zip(pixels.shape[2:], weight.shape[2:], strict=True)]
+        shape = (len(pixels), len(weight), *size)
+        filtered = torch.empty(shape, dtype=out, memory_format=torch.channels_last)
+        for start in range(0, len(pixels), PICTURES_TO_FILTER):
+            rows = slice(start, start + PICTURES_TO_FILTER)
+            filtered[rows] = F.conv2d(reader(pixels[rows], weight.dtype), weight, bias, stride)
+        return filtered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pixels, weight = ctx.saved_tensors
+        shape = ([ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, ctx.has_bias])
+        sums = [torch.zeros_like(weight), weight.new_zeros(len(weight))]
+        for part, gradient in zip(*(x.split(PICTURES_TO_FILTER) for x in (pixels, gradients[0])), strict=True):
+            read, gradient = ctx.reader(part, weight.dtype), gradient.to(weight.dtype)
+            found = torch.ops.aten.convolution_backward(gradient, read, weight, [len(weight)], *shape)[1:]
+            for total, share in zip(sums, found, strict=True):
+                if share is not None:
+                    total += share
+        return None, sums[0], sums[1] if ctx.has_bias else None, None, None, None
+
+
 class RewardCNN(nn.Module):
     """The paper's reward network on Atari: four convolutions of 16 filters, then 64 units (appendix A.2).
 
@@ -281,12 +322,27 @@ class RewardCNN(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         device = pixels.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-        x = self.reader(pixels, dtype)
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            # In place, for the first of these takes 100 MB in training. (B, 16 * members, ...) 26, 11, 9, 7
-            x = self.dropout(F.leaky_relu(norm(conv(x)), 0.01, inplace=True))
+        x = self._filtered(pixels, dtype)
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            x = x if i == 0 else conv(x)  # (B, 16 * members, ...) 26, 11, 9, 7
+            # In place, for the first of these takes 100 MB in training.
+            x = self.dropout(F.leaky_relu(norm(x), 0.01, inplace=True))
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
         return F.leaky_relu(self.fc(x), 0.01)
+
+    def _filtered(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
+        """The first convolution, the greatest.
+
+        A processor computes it in float32 wherever that is quicker, though the rest is trained in bfloat16, for memory.
+        """
+        conv = self.convs[0]
+        assert isinstance(conv, nn.Conv2d)
+        if not pixels.is_cpu or cpu_has_bf16():
+            filtered: Tensor = conv(self.reader(pixels, dtype))
+            return filtered
+        with torch.autocast("cpu", enabled=False):
+            filtered = _Filtered.apply(pixels, conv.weight, conv.bias, self.reader, conv.stride[0], dtype)
+        return filtered
 
     def fold(self) -> None:
         """Makes batch norm a part of the convolutions, for good: it then computes the same, for prediction alone."""

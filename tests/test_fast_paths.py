@@ -144,6 +144,22 @@ def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
     return losses, torch.corrcoef(torch.stack([raw.mean(0), half.float()]))[0, 1].item()
 
 
+@pytest.mark.parametrize("batchnorm", [True, False])
+def test_the_first_convolution_in_parts_is_the_whole_one(batchnorm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = networks.RewardCNN(4, n_members=2, batchnorm=batchnorm, dropout=0.0)
+    observations, _ = pictures(np.random.default_rng(0), 2 * networks.PICTURES_TO_FILTER + 5)
+    wanted = torch.randn(2, len(observations), 64)
+    found = []
+    for in_parts in (True, False):
+        monkeypatch.setattr(networks, "cpu_has_bf16", lambda whole=not in_parts: whole)
+        features = net(observations)
+        gradients = torch.autograd.grad((features * wanted).sum(), list(net.parameters()))
+        found.append([features.detach(), *gradients])
+    for part, whole in zip(*found, strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max()))
+
+
 @pytest.mark.skipif(
     not networks.trains_in_bf16(networks.CPU), reason="this processor has no bfloat16 arithmetic, so nothing differs"
 )
