@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`
 # Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
 PICTURES_AT_ONCE = 128
+PICTURES_TO_TURN = 32
 PICTURES_TO_FILTER = 32  # and through the first convolution of a reward network, for its gradient too
 
 
@@ -232,9 +233,15 @@ class NatureCNN(nn.Module):
         """Without gradients it can leave in `kept`, of `room`, what it computes on the way."""
         x = self.reader(pixels, self.conv1.weight.dtype, None if kept is None else kept[0])
         for i, layer in enumerate((self.conv1, self.conv2, self.conv3, self.fc), start=1):
-            x = layer(x.flatten(1) if layer is self.fc else x)
+            x = self._linear(x.flatten(1)) if layer is self.fc else layer(x)
             x = F.relu(x) if kept is None else torch.clamp_min(x, 0, out=kept[i])
         return x
+
+    def _linear(self, x: Tensor) -> Tensor:
+        """What `fc` gives; of a few pictures by the product turned round, which spares a copy of all weights."""
+        if torch.is_grad_enabled() or len(x) > PICTURES_TO_TURN:
+            return F.linear(x, self.fc.weight, self.fc.bias)
+        return torch.addmm(self.fc.bias[:, None], self.fc.weight, x.t()).t()
 
     def room(self, *shape: int) -> list[Tensor]:
         """Memory for what `forward` computes of so many pictures: their numbers and the results of each layer."""
