@@ -263,6 +263,7 @@ class PersonGatherer(QueueGatherer):
         super().tell(status, state)
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
+        self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
 
     def close(self) -> None:
         self.person.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ log = logging.getLogger("run")
 Ui = Literal["auto", "window", "terminal", "web"]
 RENEW_SECONDS = 20.0  # less than the shortest lease
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
+PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
 SURE = "T again starts training with the labels there are, for good; an answer does not"
 
 LINES = {
@@ -135,6 +137,8 @@ class Person:
         self.before_training = False  # which waits for initial labels
         self._asked_to_start = False  # and is to be sure of it
         self.status = ""
+        self.labels_left = 0  # until the goal; 0 if there is none
+        self._paces: deque[float] = deque(maxlen=PACE_OVER)  # seconds that the newest answers took
         self._task = queue.setting("task") or ""
         self.screen.playback.told = (self._task, *(queue.setting("instructions") or "").splitlines())
         self._shown_at = 0.0  # of the monotonic clock
@@ -204,10 +208,21 @@ class Person:
             return None
 
     def _caption(self) -> str:
-        unusual = (self.screen.playback.words(), "marked" if self.flagged else "")
         if self._asked_to_start:
             return SURE
-        return "  ·  ".join(word for word in (self._task, self.status, *unusual) if word)
+        # What is cut off where the line is short is the task, which help tells too.
+        words = (self.screen.playback.words(), "marked" if self.flagged else "", self.status, self._pace(), self._task)
+        return "  ·  ".join(word for word in words if word)
+
+    def _pace(self) -> str:
+        if not self._paces:
+            return ""
+        seconds = statistics.median(self._paces)
+        said = f"{seconds:.1f} s per answer"
+        if self.labels_left and len(self._paces) >= LEAST_PACES:
+            hours, minutes = divmod(max(1, round(self.labels_left * seconds / 60)), 60)
+            said += f", {hours} h {minutes} min left" if hours else f", {minutes} min left"
+        return said
 
     def _do(self, action: str) -> None:
         if self._asked_to_start and action not in ("start", "close"):
@@ -228,6 +243,8 @@ class Person:
             if lease is None:
                 print("There is no answer to undo.", flush=True)
             else:
+                if self._paces:
+                    self._paces.pop()
                 self._start(lease)
         elif action == "break":
             self._give_back()
@@ -264,14 +281,14 @@ class Person:
 
     def _answer(self, lease: Lease, choice: Any) -> None:
         """Stores the answer before anything else is shown."""
-        playback, now = self.screen.playback, time.time()
+        playback, now, took = self.screen.playback, time.time(), time.monotonic() - self._shown_at
         submission = Submission(
             uuid.uuid4().hex,
             lease.token,
             lease.comparison_id,
             self.labeller,
             choice,
-            now - (time.monotonic() - self._shown_at),  # how long somebody looked must not depend on the wall clock
+            now - took,  # how long somebody looked must not depend on the wall clock
             now,
             watched_ms=playback.watched_ms,
             replays=playback.replays,
@@ -280,6 +297,7 @@ class Person:
         )
         if self.queue.answer(submission).status == "conflict":
             self._say(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
+        self._paces.append(took)
         self.lease, self._claim_at = None, 0.0
 
     def _say(self, text: str) -> None:

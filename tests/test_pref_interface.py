@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import queue
+import re
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ import person
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
 from gatherers import PEOPLE_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
 from label_queue import LabelQueue, Lease, Submission
-from person import TerminalLines
+from person import LEAST_PACES, TerminalLines
 from playback import Playback
 from pref_db import Choice, Label, PrefDB, Segment
 from pref_interface import PrefInterface, PrefsConfig, QuerySelection, informativeness, labels_due, looks
@@ -385,10 +386,12 @@ class FakeWindow:
         self.shown: list[tuple[np.ndarray, np.ndarray]] = []
         self.messages: list[str] = []
         self.closed = False
+        self.captioned = ""
         self.playback = Playback()
 
     def caption(self, text: str) -> None:
         assert text
+        self.captioned = text
 
     def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
         assert fps == 15.0 and caption
@@ -461,6 +464,21 @@ def desk(ring: Ring) -> Iterator[Desk]:
 def side(asked: Lease, line: str) -> Choice:
     """Which segment a side shows."""
     return Choice.B if (line == "left") == asked.flip else Choice.A
+
+
+def test_the_caption_says_the_pace_of_the_newest_answers_and_how_long_the_rest_takes(desk: Desk) -> None:
+    def caption() -> str:
+        desk.ask()
+        desk.interface.step()
+        return desk.window.captioned
+
+    assert "per answer" not in caption()
+    for _ in range(LEAST_PACES):
+        desk.answer("left")
+    assert re.search(r"\d\.\d s per answer, \d+ min left", caption())
+    desk.type("u")
+    step_until(desk.interface, lambda: "min left" not in desk.window.captioned)  # of too few answers nobody can tell
+    assert "s per answer" in desk.window.captioned
 
 
 def test_sides_mean_the_segments_that_are_shown_there(desk: Desk) -> None:
