@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from label_queue import LABELLER, LabelQueue, Who
-from person import Person, Presses, Screen, Ui, open_screen
+import numpy as np
+
+from label_queue import LABELLER, LabelQueue, Lease, Submission, Who
+from label_queue import Choice as Side
+from person import CLAIM_SECONDS, Person, Presses, Screen, Ui, open_screen
 from pref_db import Choice, Comparison, Label, PrefDB
+from teachers import SyntheticTeacher
 
 log = logging.getLogger("run")
 
@@ -24,6 +29,13 @@ ANSWERS_PER_COMMIT = 64
 PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
 TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
+# How a choice reads for a pair whose first segment is on the left.
+SIDES: dict[Choice, Side] = {
+    Choice.A: "left",
+    Choice.B: "right",
+    Choice.EQUAL: "equal",
+    Choice.INCOMPARABLE: "incomparable",
+}
 
 
 class Drawing:
@@ -267,6 +279,51 @@ class PersonGatherer(QueueGatherer):
 
     def close(self) -> None:
         self.person.close()
+
+
+class TeacherGatherer(QueueGatherer):
+    """A synthetic teacher answers through the queue, as one more labeller beside people.
+
+    What it leaves to chance depends on seed, labeller and pair alone, in whatever order the pairs come.
+    """
+
+    def __init__(self, db: PrefDB, teacher: SyntheticTeacher, labeller: str, seed: int) -> None:
+        super().__init__(db, "label")
+        self.teacher, self.labeller, self.seed = teacher, labeller, seed
+        self.lease: Lease | None = None
+        self._claim_at = 0.0
+
+    def drain(self) -> list[Answered]:
+        now = time.monotonic()
+        if now >= self._claim_at:
+            leases = self.queue.claim(self.labeller)
+            if leases:
+                self._answer(leases[0])
+            else:
+                self._claim_at = now + CLAIM_SECONDS
+        return super().drain()
+
+    def _answer(self, lease: Lease) -> None:
+        self.lease, shown_at = lease, time.time()
+        # A repetition is judged anew, and another labeller makes other mistakes.
+        chance = (self.seed, int(lease.comparison_id, 16), int(lease.kind == "repeat"), *self.labeller.encode())
+        self.teacher.rng = np.random.default_rng(chance)
+        left, right = (self.db.stored_segment(segment_id).decode() for segment_id in (lease.left, lease.right))
+        choice = SIDES[self.teacher.poll(Comparison(left, right, flip=False))]
+        about = (lease.token, lease.comparison_id, self.labeller, choice, shown_at, time.time())
+        # A conflict, where another process labels by this name, is as good: the pair has its answer.
+        self.queue.answer(Submission(uuid.uuid4().hex, *about, teacher=self.teacher.name))
+        self.lease = None
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        """Nothing, for nobody looks; but others may have answered meanwhile, or taken questions back."""
+        self._look()
+
+    def close(self) -> None:
+        """Gives back what it could not judge."""
+        if self.lease is not None:
+            self.queue.release([self.lease.token])
+        self.lease = None
 
 
 def gatherer_for(

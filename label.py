@@ -12,12 +12,13 @@ import tyro
 
 from channels import Channels, drain
 from envs import task_of
-from gatherers import Drawing, PreferenceGatherer, gatherer_for
-from label_queue import LABELLER, LabelQueue, Who, check_labeller
+from gatherers import Drawing, PreferenceGatherer, TeacherGatherer, gatherer_for
+from label_queue import LABELLER, MAX_NICKNAME, LabelQueue, Who, check_labeller
 from person import Ui
 from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
 from run_folder import in_use
+from teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
 from web import PageConfig, WebGatherer
 
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
@@ -35,13 +36,16 @@ class LabelConfig:
     ui: Ui = "auto"
     """Where to label: in a window, in the terminal itself, or on a web page; `auto` is a window where there is a
     display, else the terminal."""
+    teacher: str | None = None
+    """Who answers in your place, as one more labeller beside people: oracle, stoc, mistake, skip, equal or myopic, by
+    the true reward of the segments, or module:function."""
     max_prefs: int | None = None
     """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
     labeller: str | None = None
-    """Your nickname, kept with your answers; the page asks others for theirs. By default `me`, or `helper` beside a
-    run, whose own screen has a `me`."""
+    """Your nickname, kept with your answers; the page asks others for theirs. By default the teacher's name, else
+    `me`, or `helper` beside a run, whose own screen has a `me`."""
     seed: int = 0
-    """Seed of the draw of the pairs."""
+    """Seed of the draw of the pairs, and of what a teacher leaves to chance."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
 
 
@@ -105,18 +109,23 @@ def label_command(arguments: list[str]) -> None:
     config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
     path = store_path(Path(config.run))
     beside = in_use(path.parent)
-    labeller = config.labeller or ("helper" if beside else LABELLER)
+    teacher = teacher_of(config)
+    usual = teacher.name[-MAX_NICKNAME:] if teacher is not None else "helper" if beside else LABELLER
+    labeller = config.labeller or usual
     check_labeller(labeller)
     config.page.check()
     if config.max_prefs is not None and config.max_prefs < 1:
         raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
     db = PrefDB.open(path)
     try:
-        check_segments(db)
+        check_segments(db, teacher)
         give_task(db)
         before = db.n_labels()
         gatherer: PreferenceGatherer
-        if config.ui == "web":
+        if teacher is not None:
+            gatherer = TeacherGatherer(db, teacher, labeller, config.seed)
+            print(f"{labeller} answers; Ctrl-C ends it.", flush=True)
+        elif config.ui == "web":
             gatherer = WebGatherer(
                 db,
                 path.parent,
@@ -139,14 +148,35 @@ def label_command(arguments: list[str]) -> None:
         db.close()
 
 
-def check_segments(db: PrefDB) -> None:
-    """Raises UserError if there is nothing that can be shown."""
+def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
+    """The teacher that answers, if one does. Raises UserError if it cannot be found, or a person is asked too."""
+    if config.teacher is None:
+        return None
+    check_name(config.teacher)
+    if config.ui != "auto" or config.page != PageConfig():
+        raise UserError(
+            "--teacher answers without a window, a terminal or a page; leave --ui and the page's flags out, or label "
+            "by hand with a second `run.py label`."
+        )
+    return synthetic_teacher(config.teacher, np.random.default_rng(config.seed))
+
+
+def check_segments(db: PrefDB, teacher: SyntheticTeacher | None) -> None:
+    """Raises UserError if there is nothing that can be shown, or nothing that the teacher could tell apart."""
     ids = db.segment_ids()
     if len(ids) < 2:
         raise UserError(
             f"{db.path} holds {len(ids)} segments, too few to compare; gather some with "
             f"gather_initial_prefs {db.env_id} --no_gather_prefs."
         )
+    if teacher is not None:
+        # So it is where they are not known (`import`), and in an environment that has none.
+        if teacher.rewards is true_rewards and not any(segment.rewards.any() for segment in db.segments()):
+            raise UserError(
+                f"{db.path} holds no true reward but 0 so far, by which --teacher {teacher.name} would call all equal; "
+                "give a function, module:function, or label by hand."
+            )
+        return
     segment = db.segment(ids[0])
     if segment.view is None and not segment.is_pixels:
         raise UserError(
@@ -163,7 +193,7 @@ def give_task(db: PrefDB) -> None:
 
 
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
-    """Asks until the person leaves, there are labels enough, or no pair is left.
+    """Asks until the person leaves, there are labels enough, or nothing is left to ask.
 
     While a run goes on, that asks; when it has ended, this goes on with the segments that it has left.
     """
@@ -176,8 +206,6 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
             goes_on = run_goes_on()
             if not goes_on:
                 pairs = StoredPairs(db, config.seed)
-        if not (goes_on or pairs or gatherer.pending or drawing.open):
-            break
         n_open = len(gatherer.pending) + len(drawing.open)
         n = gatherer.ahead - n_open
         if goal is not None:
@@ -196,6 +224,8 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
         gatherer.tell(status, {"labels": n_labels, "goal": goal})
         if gatherer.drain():
             n_labels = db.n_labels()
+        elif not (goes_on or pairs or gatherer.pending or drawing.open):
+            break
         else:
             time.sleep(IDLE_SECONDS)
     drawing.close()

@@ -25,7 +25,7 @@ Choice = Literal["left", "right", "equal", "incomparable"]
 Who = Literal["run", "label", "server"]  # tells the other processes how it is
 CHOICES = ("left", "right", "equal", "incomparable")
 LABELLER = "me"  # who labels on the run's own machine, unless they say who they are
-PERSON = "person"  # answer.teacher of all that comes through the queue
+PERSON = "person"  # answer.teacher of what people say
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
 LEASE_MEDIANS = 3.0  # a lease lasts so many times the labeller's own median time
@@ -81,6 +81,7 @@ class Submission:
     flag: bool = False
     note: str = ""
     supersedes: int | None = None
+    teacher: str = PERSON  # another name where a program answers beside people
 
     def check(self) -> None:
         """Raises SubmissionError if a field is out of its range."""
@@ -116,7 +117,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """An effective answer of a person; `left` and `right` are segment ids as they were shown."""
+    """An effective answer of a labeller; `left` and `right` are segment ids as they were shown."""
 
     seq: int
     comparison_id: str
@@ -320,11 +321,11 @@ class LabelQueue:
         merged: bool = False,
         limit: int = 50,
     ) -> list[HistoryRow]:
-        """Effective answers of people, newest first; of one labeller, of one choice, from before a seq, if given.
+        """Effective answers of labellers, newest first; of one labeller, of one choice, from before a seq, if given.
 
         Those that were merged from another store, which cannot be changed here, are left out unless `merged`.
         """
-        conditions: list[str] = ["teacher = ?", IS_EFFECTIVE]
+        conditions: list[str] = ["(teacher = ? OR labeller IS NOT NULL)", IS_EFFECTIVE]
         conditions += [] if merged else ["lease_token IN (SELECT token FROM lease)"]
         values: list[object] = [PERSON]
         if labeller is not None:
@@ -497,7 +498,7 @@ class LabelQueue:
         supersedes: int | None = None,
     ) -> int:
         one = submission
-        about = (one.client_id, one.comparison_id, PERSON, stored, preferred, left)
+        about = (one.client_id, one.comparison_id, one.teacher, stored, preferred, left)
         times = (None if stored == "retracted" else one.shown_at, one.answered_at, supersedes or one.supersedes)
         labeller = (one.labeller, one.token, one.watched_ms, one.replays, one.speed, late, one.flag, one.note)
         seq = db.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller)).lastrowid

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from envs import EnvError, env_info, make_vec_env
+from label_queue import PERSON
 from networks import to_device
 from pref_db import PrefDB, Segment
 from report.runs import Missing, Run
@@ -268,7 +269,8 @@ def answer_seconds(run: Run) -> np.ndarray:
         answers = list(db.answers())
     if not answers:
         raise Missing("There are no answers yet.")
-    seconds = [row.answered_at - row.shown_at for row in answers if row.shown_at is not None]
+    by_hand = [row for row in answers if row.teacher == PERSON]
+    seconds = [row.answered_at - row.shown_at for row in by_hand if row.shown_at is not None]
     if not seconds:
         raise Missing("A synthetic teacher answered, who takes no time to look.")
     return np.array([value for value in seconds if value >= 0])

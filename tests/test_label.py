@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import label
-from gatherers import SyntheticGatherer
-from label import LabelConfig, give_task
-from label_queue import LabelQueue
-from pref_db import PrefDB
-from teachers import SyntheticTeacher
+from gatherers import SyntheticGatherer, TeacherGatherer
+from label import LabelConfig, give_task, label_command
+from label_queue import LabelQueue, Submission
+from pref_db import Comparison, PrefDB, Segment
+from processes import UserError
+from reliability import Vote, error_rates, shared_votes
+from teachers import SyntheticTeacher, synthetic_teacher
 from tests.labelling import ENV_ID, STEPS, segment
+from tests.test_run import DEADLINE, DOT, ROOT, started, wait_for
 
 
 def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +54,144 @@ def test_a_store_without_a_task_gets_the_environments(tmp_path: Path) -> None:
         queue.set_setting("task", "Keep left.")
         give_task(db)
         assert queue.setting("task") == "Keep left."
+
+
+# -- teachers who answer through the queue -----------------------------------------------------------------------------
+
+
+def store(folder: Path, segments: Sequence[Segment]) -> PrefDB:
+    folder.mkdir(exist_ok=True)
+    db = PrefDB.create(folder / "prefs.db", segments[0].env_id, STEPS)
+    db.add_segments(segments)
+    return db
+
+
+def small(seed: int) -> Segment:
+    """Vectors, quick to store, that nobody could be shown."""
+    rng = np.random.default_rng(seed)
+    states, rewards = rng.normal(size=(STEPS, 2)).astype(np.float32), rng.normal(size=STEPS).astype(np.float32)
+    return Segment("CartPole-v1", states, np.zeros(STEPS, np.int64), rewards, 1, policy_step=0, seed=seed, fps=50.0)
+
+
+def all_pairs(n_segments: int) -> list[Comparison]:
+    return [Comparison(a, b, flip=False) for a, b in combinations([small(seed) for seed in range(n_segments)], 2)]
+
+
+def teacher_of(db: PrefDB, name: str, seed: int = 0, labeller: str | None = None) -> TeacherGatherer:
+    return TeacherGatherer(db, synthetic_teacher(name, np.random.default_rng()), labeller or name, seed)
+
+
+def answer_all(*gatherers: TeacherGatherer) -> None:
+    """Each answers in turn, until none of them has anything more to answer."""
+    while any(gatherer.drain() for gatherer in gatherers):
+        pass
+
+
+def preferred(db: PrefDB) -> dict[str, tuple[str, str | None]]:
+    """What was answered about each pair, by segments and not by sides."""
+    return {id: rest for id, *rest in db.read("SELECT comparison_id, choice, preferred FROM answer")}  # type: ignore[misc]
+
+
+def test_a_teacher_in_the_queue_gives_the_labels_that_it_gives_by_itself(tmp_path: Path) -> None:
+    segments = [segment(seed) for seed in range(11)]
+    segments.append(replace(segments[0], actions=1 - segments[0].actions))  # another clip of the same return
+    store(tmp_path / "queue", segments).close()
+    label_command([str(tmp_path / "queue"), "--teacher", "oracle", "--max_prefs", "40"])
+    label_command([str(tmp_path / "queue"), "--teacher", "oracle", "--seed", "1"])
+    with (
+        contextlib.closing(store(tmp_path / "direct", segments)) as direct,
+        contextlib.closing(PrefDB.open(tmp_path / "queue" / "prefs.db")) as db,
+    ):
+        label.label(direct, SyntheticGatherer(direct, SyntheticTeacher()), LabelConfig(""), run_goes_on=lambda: False)
+        assert preferred(db) == preferred(direct) and len(preferred(db)) == db.n_answers() == 66
+        columns = "teacher, answer.labeller, late, answer.shown_left = segment_b, flip, choice"
+        tables = "answer JOIN lease ON token = lease_token JOIN comparison ON comparison.id = answer.comparison_id"
+        rows = db.read(f"SELECT {columns} FROM {tables}")
+        assert len(rows) == 66 and {row[:3] for row in rows} == {("oracle", "oracle", 0)}
+        sides = Counter(row[3] for row in rows)
+        assert min(sides[0], sides[1]) >= 20 and all(row[3] == row[4] for row in rows), "either clip may be on the left"
+        assert [row[5] for row in rows].count("equal") == 1
+        assert len(LabelQueue(db).history("oracle", limit=99)) == 66, "as it is of people"
+
+
+def test_what_a_teacher_leaves_to_chance_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:
+    found = []
+    for number, (seed, by_priority) in enumerate(((0, 1), (0, -1), (1, 1))):
+        with contextlib.closing(store(tmp_path / str(number), [small(0)])) as db:
+            for i, pair in enumerate(all_pairs(12)):
+                LabelQueue(db).submit([pair], priority=by_priority * i)
+            answer_all(teacher_of(db, "stoc", seed))
+            found.append(preferred(db))
+    assert len(found[0]) == 66 and found[0] == found[1] != found[2]
+    assert list(found[0]) == list(reversed(found[1]))
+
+
+def test_the_mistakes_of_a_teacher_are_found_where_others_label_the_same_pairs(tmp_path: Path) -> None:
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        LabelQueue(db).submit(all_pairs(18), need=3)
+        answer_all(*(teacher_of(db, *one) for one in (("oracle",), ("mistake",), ("oracle", 0, "second"))))
+        votes = [Vote(name, pair, segment_id) for _, name, pair, segment_id in db.labellers() if segment_id]
+        answered = {
+            name: {vote.comparison_id: vote.preferred for vote in votes if vote.labeller == name}
+            for name in ("oracle", "mistake", "second")
+        }
+    assert [len(answers) for answers in answered.values()] == [153] * 3 and answered["oracle"] == answered["second"]
+    wrong = sum(answered["mistake"][pair] != right for pair, right in answered["oracle"].items()) / 153
+    assert 0.03 < wrong < 0.2
+    rates = error_rates(shared_votes(votes))
+    assert rates == pytest.approx({"oracle": 0, "second": 0, "mistake": wrong}, abs=0.01)
+
+
+def test_beside_somebody_else_no_pair_is_asked_twice(tmp_path: Path) -> None:
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        queue = LabelQueue(db)
+        queue.submit(all_pairs(8))
+        gatherer = teacher_of(db, "oracle")
+        while leases := queue.claim("Ann", 2):
+            gatherer.drain()
+            about = (leases[0].token, leases[0].comparison_id, "Ann", "equal", time.time(), time.time())
+            queue.answer(Submission(uuid.uuid4().hex, *about))  # type: ignore[arg-type]
+        answered = db.read("SELECT comparison_id, labeller, teacher FROM answer")
+    assert len(answered) == len({row[0] for row in answered}) == 28
+    by = Counter(row[1:] for row in answered)
+    assert by.keys() == {("Ann", "person"), ("oracle", "oracle")} and min(by.values()) > 10
+
+
+def test_a_teacher_answers_what_a_run_asks_of_people(tmp_path: Path) -> None:
+    folder, name = tmp_path / "a", "examples.dot_left:to_the_left"
+    words = ("gather_initial_prefs", DOT, "--n_envs", "2", "--n_initial_prefs", "12", "--ui", "web", "--web_port", "0")
+
+    def has_asked() -> bool:
+        if not (folder / "prefs.db").exists():
+            return False
+        with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
+            return len(db.segment_ids()) >= 2
+
+    with started(tmp_path, *words, "--run_name", "a") as process:
+        wait_for(has_asked, process)
+        command = [sys.executable, str(ROOT / "run.py"), "label", str(folder), "--max_prefs", "12"]
+        done = subprocess.run([*command, "--teacher", name], capture_output=True, text=True, timeout=DEADLINE)
+        assert done.returncode == 0 and "12 labels more" in done.stdout, done.stdout + done.stderr
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, output
+    with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
+        assert db.n_labels() == 12 and {row.teacher for row in db.answers()} == {name}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--teacher", "orakel"), "oracle, stoc"),
+        (("--teacher", "oracle", "--ui", "web"), "leave --ui and the page's flags out"),
+        (("--teacher", "oracle", "--task", "Keep left"), "leave --ui and the page's flags out"),
+        (("--teacher", "oracle"), "holds no true reward but 0"),
+        (("--teacher", "builtins:repr"), "it must return numbers"),
+    ],
+)
+def test_a_teacher_that_cannot_answer_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    store(tmp_path, [replace(small(seed), rewards=np.zeros(STEPS, np.float32)) for seed in range(3)]).close()
+    with pytest.raises(UserError, match=expected) as raised:
+        label_command([str(tmp_path), *words])
+    assert "\n" not in str(raised.value)
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        assert db.n_answers() == 0 and LabelQueue(db).counts().leased == 0, "nothing is kept from others"
