@@ -142,6 +142,15 @@ def test_the_mistakes_of_a_teacher_are_found_where_others_label_the_same_pairs(t
     assert rates == pytest.approx({"oracle": 0, "second": 0, "mistake": wrong}, abs=0.01)
 
 
+def test_what_a_teacher_skips_is_passed_on(tmp_path: Path) -> None:
+    segments = [replace(small(seed), rewards=np.full(STEPS, seed, np.float32)) for seed in range(1, 5)]
+    with contextlib.closing(store(tmp_path, segments)) as db:
+        skips = TeacherGatherer(db, synthetic_teacher("skip", np.random.default_rng(), skip=9), "skip", seed=0)
+        label.label(db, skips, LabelConfig(""), run_goes_on=lambda: False)
+        answers = db.read("SELECT choice, teacher, labeller FROM answer")
+        assert answers == [("incomparable", "skip(skip=9)", "skip")] * 6 and db.n_labels() == 0
+
+
 def test_beside_somebody_else_no_pair_is_asked_twice(tmp_path: Path) -> None:
     with contextlib.closing(store(tmp_path, [small(0)])) as db:
         queue = LabelQueue(db)
