@@ -16,6 +16,7 @@ from typing import Any
 
 import av
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from channels import Episode
 from label_queue import LabelQueue
@@ -26,15 +27,15 @@ from label_server.status import status as page_status
 from pref_db import PrefDB, encode_frames
 from processes import UserError
 from tests.labelling import Client, make_store, segment
-from tests.test_run import DEADLINE, DOT, ROOT, alive, run, started, wait_for
+from tests.test_run import DEADLINE, DOT, ROOT, alive, answers, children, policy_steps, run, started, wait_for
 from web import EpisodeFile, PageConfig, WebGatherer
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 
 
 @contextmanager
-def logged_in(process: subprocess.Popen[str]) -> Iterator[Client]:
-    """Somebody who opens the link that the run prints."""
+def logged_in(process: subprocess.Popen[str], cookie: str = "") -> Iterator[Client]:
+    """Somebody who opens the link that the run prints, perhaps with a cookie of earlier."""
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})", line):
@@ -42,6 +43,7 @@ def logged_in(process: subprocess.Popen[str]) -> Iterator[Client]:
     else:
         raise AssertionError("no link was printed")
     client = Client(Address(found[1], int(found[2])))
+    client.cookie = cookie
     deadline = time.monotonic() + DEADLINE
     while client.post("/api/login", {"token": found[3]})[0] != 200:
         assert time.monotonic() < deadline
@@ -63,14 +65,23 @@ def ask(client: Client, path: str, body: dict[str, Any], process: subprocess.Pop
     return replies[-1][1]
 
 
+def claim(client: Client, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next pair, waited for."""
+    while not (leases := ask(client, "/api/next", {"n": 1}, process)["leases"]):
+        time.sleep(0.05)  # the agent makes clips
+    return leases[0]
+
+
+def judgement(lease: dict[str, Any], choice: str) -> dict[str, Any]:
+    about = {name: lease[name] for name in ("token", "comparison_id")}
+    times = {"shown_at": time.time() - 1, "answered_at": time.time()}
+    return {**about, **times, "choice": choice, "client_id": os.urandom(8).hex()}
+
+
 def answer(client: Client, n: int, process: subprocess.Popen[str]) -> None:
     """Answers n pairs as they come."""
     for choice in ("left", "right", "equal", "left")[:n]:
-        while not (leases := ask(client, "/api/next", {"n": 1}, process)["leases"]):
-            time.sleep(0.05)  # the agent makes clips
-        about = {name: leases[0][name] for name in ("token", "comparison_id")}
-        times = {"shown_at": time.time() - 1, "answered_at": time.time()}
-        ask(client, "/api/answer", {**about, **times, "choice": choice, "client_id": os.urandom(8).hex()}, process)
+        ask(client, "/api/answer", judgement(claim(client, process), choice), process)
 
 
 def server_of(pid: int) -> int:
@@ -97,6 +108,40 @@ def test_people_label_a_run_in_the_browser(tmp_path: Path) -> None:
     assert not alive(killed)
     with closing(PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)) as db:
         assert db.n_labels() == 4 and {row.teacher for row in db.answers()} == {"person"}
+
+
+def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_counts_none_twice(
+    tmp_path: Path,
+) -> None:
+    """The policy waits for every answer, so that the run cannot end before the pair is answered."""
+    folder = tmp_path / "a"
+    labels = ("--n_initial_prefs", "4", "--max_prefs", "6", "--wait_for_labels", "0", "--n_initial_epochs", "2")
+    steps = ("--million_timesteps", "0.002", "--policy_ckpt_interval", "20", "--eval_interval_million_timesteps", "0")
+    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, *steps)
+    with started(tmp_path, *words, "--run_name", "a") as process:
+        with logged_in(process) as client:
+            answer(client, 4, process)
+            open_pair = claim(client, process)
+        assert policy_steps(folder) > 0, "asked while the policy learns"
+        os.kill(children(process.pid)["reward predictor"], signal.SIGKILL)
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1 and "the reward predictor process was killed by SIGKILL" in output
+    assert f"python run.py --resume {folder}" in output and "Traceback" not in output
+    before = answers(folder)
+    assert len(before) == 4
+
+    with started(tmp_path, "--resume", str(folder)) as process:
+        with logged_in(process, client.cookie) as client:
+            seen = judgement(open_pair, "left")
+            assert ask(client, "/api/answer", seen, process)["status"] in ("stored", "late")
+            assert ask(client, "/api/answer", seen, process)["status"] == "known", "sent again, as by a page in doubt"
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, output
+    stored = answers(folder)
+    assert stored[:4] == before and stored[4][:2] == (seen["client_id"], open_pair["comparison_id"])
+    assert len(stored) == len({pair for _, pair, _ in stored}) == 5
+    counted = EventAccumulator(str(folder / "events" / "reward_predictor")).Reload().Scalars("reward_predictor/labels")
+    assert counted[-1].value == 5, "by the trainer, when it had ended"
 
 
 def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path) -> None:
