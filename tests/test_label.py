@@ -81,12 +81,6 @@ def teacher_of(db: PrefDB, name: str, seed: int = 0, labeller: str | None = None
     return TeacherGatherer(db, synthetic_teacher(name, np.random.default_rng()), labeller or name, seed)
 
 
-def answer_all(*gatherers: TeacherGatherer) -> None:
-    """Each answers in turn, until none of them has anything more to answer."""
-    while any(gatherer.drain() for gatherer in gatherers):
-        pass
-
-
 def preferred(db: PrefDB) -> dict[str, tuple[str, str | None]]:
     """What was answered about each pair, by segments and not by sides."""
     return {id: rest for id, *rest in db.read("SELECT comparison_id, choice, preferred FROM answer")}  # type: ignore[misc]
@@ -120,7 +114,7 @@ def test_what_a_teacher_leaves_to_chance_depends_on_the_seed_and_not_on_the_orde
         with contextlib.closing(store(tmp_path / str(number), [small(0)])) as db:
             for i, pair in enumerate(all_pairs(12)):
                 LabelQueue(db).submit([pair], priority=by_priority * i)
-            answer_all(teacher_of(db, "stoc", seed))
+            label.label(db, teacher_of(db, "stoc", seed), LabelConfig(""), run_goes_on=lambda: False)
             found.append(preferred(db))
     assert len(found[0]) == 66 and found[0] == found[1] != found[2]
     assert list(found[0]) == list(reversed(found[1]))
@@ -129,7 +123,12 @@ def test_what_a_teacher_leaves_to_chance_depends_on_the_seed_and_not_on_the_orde
 def test_the_mistakes_of_a_teacher_are_found_where_others_label_the_same_pairs(tmp_path: Path) -> None:
     with contextlib.closing(store(tmp_path, [small(0)])) as db:
         LabelQueue(db).submit(all_pairs(18), need=3)
-        answer_all(*(teacher_of(db, *one) for one in (("oracle",), ("mistake",), ("oracle", 0, "second"))))
+        for gatherer in (
+            teacher_of(db, "oracle"),
+            teacher_of(db, "mistake"),
+            teacher_of(db, "oracle", labeller="second"),
+        ):
+            label.label(db, gatherer, LabelConfig(""), run_goes_on=lambda: False)
         votes = [Vote(name, pair, segment_id) for _, name, pair, segment_id in db.labellers() if segment_id]
         answered = {
             name: {vote.comparison_id: vote.preferred for vote in votes if vote.labeller == name}
