@@ -33,6 +33,7 @@ MEDIAN_OVER = 50  # newest answers of the labeller
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 ACTIVE_SECONDS = 600.0  # who answered since then counts as one who labels now
 MAX_NOTE, MAX_NICKNAME = 500, 40
+ALL = 2**31  # more answers than there will ever be
 # Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
 FEW_LABELS = 25
 
@@ -286,6 +287,37 @@ class LabelQueue:
             db.execute(f"UPDATE lease SET closed_at = ? WHERE {own}", (now, *ids))
             self._settle(db, submission.comparison_id)
             return Receipt("late" if late else "stored", seq, submission.choice)
+
+    def edit(
+        self,
+        client_id: str,
+        labeller: str,
+        seq: int,
+        choice: Choice,
+        *,
+        flag: bool | None = None,
+        note: str | None = None,
+    ) -> Receipt | None:
+        """Changes the labeller's own answer `seq`; None if that is not effective any more.
+
+        Args:
+            flag, note: None: as they are.
+
+        Raises SubmissionError if a field is out of range.
+        """
+        with self.db.transaction():
+            if (known := self.known(client_id)) is not None:
+                return known
+            rows = self.history(labeller, before_seq=seq + 1, limit=1)
+            if not rows or rows[0].seq != seq:
+                return None
+            now, row = self.clock(), rows[0]
+            # How long the pair was looked at is told of the first answer, not of what was made of it later.
+            seconds = 0.0 if row.shown_at is None else row.answered_at - row.shown_at
+            about = (client_id, row.token, row.comparison_id, labeller, choice, now - seconds, now)
+            looked = (row.watched_ms, row.replays, row.speed)
+            said = (row.flag if flag is None else flag, row.note if note is None else note)
+            return self.answer(Submission(*about, *looked, *said, supersedes=seq))
 
     def known(self, client_id: str) -> Receipt | None:
         """What became of the submission with this id; None if there was none."""

@@ -24,7 +24,17 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import label_server.status as status_module
-from label_queue import LABELLER, HistoryRow, LabelQueue, Lease, Receipt, Submission, SubmissionError, check_labeller
+from label_queue import (
+    ALL,
+    LABELLER,
+    HistoryRow,
+    LabelQueue,
+    Lease,
+    Receipt,
+    Submission,
+    SubmissionError,
+    check_labeller,
+)
 from label_server.clips import KEEP_CLIPS, Clips
 from label_server.quality import Judgement, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
@@ -39,7 +49,6 @@ BODY_SECONDS = 10.0  # for a request's body to arrive
 GRACE_SECONDS = 5.0  # after a page was left, before its pairs are given back: a reload comes sooner
 STATUS_SECONDS = 1.0  # between looks at the store for those who wait
 BEAT_SECONDS = 5.0
-ALL = 2**31  # more answers than there will ever be
 
 T = TypeVar("T")
 
@@ -329,21 +338,13 @@ class LabelApp:
         return JSONResponse({"renewed": len(body["tokens"])})
 
     async def post_edit(self, request: Request, body: dict[str, Any]) -> Response:
-        labeller, seq = self._here(request), body["seq"]
+        labeller = self._here(request)
 
         def edit(queue: LabelQueue) -> Receipt:
-            if (known := queue.known(body["client_id"])) is not None:
-                return known
-            rows = queue.history(labeller, before_seq=seq + 1, limit=1)
-            if not rows or rows[0].seq != seq:
+            receipt = queue.edit(labeller=labeller, **body)
+            if receipt is None:
                 raise Refused(409, "that answer has been changed meanwhile")
-            now, row = time.time(), rows[0]
-            # How long the pair was looked at is told of the first answer, not of what was made of it later.
-            seconds = 0.0 if row.shown_at is None else row.answered_at - row.shown_at
-            about = (body["client_id"], row.token, row.comparison_id, labeller, body["choice"], now - seconds, now)
-            looked = (row.watched_ms, row.replays, row.speed)
-            said = body.get("flag", row.flag), body.get("note", row.note)
-            return queue.answer(Submission(*about, *looked, *said, supersedes=seq))
+            return receipt
 
         return await self._reply(edit)
 
