@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import statistics
 import sys
@@ -13,8 +14,8 @@ from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
-from label_queue import LabelQueue, Lease, Submission, SubmissionError
-from playback import ANSWERS, KEYS_HELP, Playback
+from label_queue import ALL, HistoryRow, LabelQueue, Lease, Submission, SubmissionError
+from playback import ANSWERS, KEYS_HELP, WORDS, Playback
 from pref_db import DamagedError
 
 log = logging.getLogger("run")
@@ -23,6 +24,8 @@ Ui = Literal["auto", "window", "terminal", "web"]
 RENEW_SECONDS = 20.0  # less than the shortest lease
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
+PAST_KEYS = "L R E Enter change it  ·  G {}  ·  P back to the questions"
+NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the words about it
 SURE = "T again starts training with the labels there are, for good; an answer does not"
 
 LINES = {
@@ -133,7 +136,8 @@ class Person:
         self.queue, self.screen, self.presses, self.labeller = queue, screen, presses, labeller
         self.lease: Lease | None = None
         self.ended, self.on_break = False, False
-        self.flagged = False
+        self.past: list[HistoryRow] = []  # own answers, newest first, while they are looked at again
+        self._place = 0  # of the one that is shown
         self.before_training = False  # which waits for initial labels
         self._asked_to_start = False  # and is to be sure of it
         self.status = ""
@@ -152,7 +156,7 @@ class Person:
         self._show()
         pressed = self.screen.tick()
         if not pressed and self.presses is not None:
-            action = self.presses.next(asked=self.lease is not None)
+            action = self.presses.next(asked=self.lease is not None and not self.past)
             if action is not None and not self._plays(action):
                 pressed = [action]
         for action in pressed:
@@ -162,57 +166,77 @@ class Person:
     def _plays(self, action: str) -> bool:
         """Whether it is the screen's own business, and done: help, or how the clips play."""
         playback = self.screen.playback
-        return playback.helps(action) or (self.lease is not None and playback.do(action))
+        return playback.helps(action) or (self._shows_clips and playback.do(action))
+
+    @property
+    def _shows_clips(self) -> bool:
+        return self.lease is not None or bool(self.past)
 
     def _show(self) -> None:
         """Keeps a pair on the screen, or says why there is none."""
         now = time.monotonic()
         if self.on_break:
             return
-        if self.lease is None and now >= self._claim_at:
+        if not self._shows_clips and now >= self._claim_at:
             self._claim_at = now + CLAIM_SECONDS
             leases = self.queue.claim(self.labeller)
             if leases:
                 self._start(leases[0])
-        if self.lease is None:
+        if not self._shows_clips:
             self.screen.message(self.status)
             self._say(self.status)
             return
         self.screen.caption(self._caption())
-        if now >= self._renew_at:
+        if self.lease is not None and now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
             self.queue.renew([self.lease.token])
 
     def _start(self, lease: Lease) -> None:
-        left, right = self._clip(lease.left), self._clip(lease.right)
-        if left is None or right is None:
+        if not self._play(lease.left, lease.right):
             self._claim_at = 0.0
             return
-        self.lease, self.flagged = lease, False
+        self.lease = lease
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
-        self.screen.show(left, right, lease.fps, self._caption())
-        if self.presses is not None:
-            self.presses.new_pair()
         self._say(
             " ".join(word for word in (f"{self.status}: which clip is better?", self._task, f"({KEYS_HELP})") if word)
         )
 
-    def _clip(self, segment_id: str) -> np.ndarray | None:
-        """What is to be seen of a segment; None if that cannot be shown, and nobody will be asked about it any more."""
-        try:
-            return self.queue.db.segment(segment_id).frames()
-        except (DamagedError, ValueError) as error:
-            log.warning("a clip cannot be shown: %s", error)
-            self.queue.retire(segment_id, str(error))
-            return None
+    def _play(self, left: str, right: str, row: HistoryRow | None = None) -> bool:
+        """Shows two segments, of the answer `row` if given; False if one cannot be shown, nor be asked about again."""
+        clips: list[np.ndarray] = []
+        for segment_id in (left, right):
+            try:
+                segment = self.queue.db.segment(segment_id)
+                clips.append(segment.frames())
+            except (DamagedError, ValueError) as error:
+                log.warning("a clip cannot be shown: %s", error)
+                self.queue.retire(segment_id, str(error))
+                return False
+        playback = self.screen.playback
+        playback.flagged, playback.note, playback.writing = (row.flag, row.note, False) if row else (False, "", False)
+        oldest = self._place + 1 == len(self.past)
+        playback.keys_line = PAST_KEYS.format("the questions" if oldest else "an older one") if row else ""
+        self.screen.show(clips[0], clips[1], segment.fps, self._caption())
+        if self.presses is not None:
+            self.presses.new_pair()
+        return True
 
     def _caption(self) -> str:
+        playback = self.screen.playback
         if self._asked_to_start:
             return SURE
+        if playback.writing:
+            return f"Note (Enter keeps it, Esc leaves it out): {playback.note[-NOTE_SHOWN:]}"
         # What is cut off where the line is short is the task, which help tells too.
-        words = (self.screen.playback.words(), "marked" if self.flagged else "", self.status, self._pace(), self._task)
-        return "  ·  ".join(word for word in words if word)
+        words = [self.status, self._pace(), self._task]
+        if self.past:
+            row, n = self.past[self._place], len(self.past)
+            ago = _ago(time.time() - row.answered_at)
+            words = [f"Answer {n - self._place} of {n}, {ago}: {WORDS[row.choice]}"]
+        note = playback.note if len(playback.note) <= NOTE_SHOWN else f"{playback.note[: NOTE_SHOWN - 1]}…"
+        marked = f"marked: {note}" if note else "marked"
+        return "  ·  ".join(word for word in (playback.words(), marked if playback.flagged else "", *words) if word)
 
     def _pace(self) -> str:
         if not self._paces:
@@ -238,6 +262,15 @@ class Person:
                 self.queue.release([self.lease.token])
             self.lease = None
             self._close()
+        elif action == "gallery":
+            self._look_back()
+        elif self._shows_clips and action == "flag":
+            self.screen.playback.flag()
+        elif self.past:
+            if action in ("break", "undo"):
+                self._go_on()
+            elif action in ANSWERS:
+                self._change(action)
         elif action == "undo":
             lease = self.queue.undo(self.labeller)
             if lease is None:
@@ -254,10 +287,39 @@ class Person:
             self._give_back()
         elif self.lease is not None and action == "start":
             self._start_training()
-        elif self.lease is not None and action == "flag":
-            self.flagged = not self.flagged
         elif self.lease is not None and action in ANSWERS:
             self._answer(self.lease, action)
+
+    def _look_back(self) -> None:
+        """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
+        was_looking, rows = bool(self.past), self.past or self.queue.history(self.labeller, limit=ALL)
+        for place in range(self._place + 1 if was_looking else 0, len(rows)):
+            self.past, self._place = rows, place
+            if self._play(rows[place].left, rows[place].right, rows[place]):
+                self.on_break = False
+                return
+        self.past = []
+        if was_looking:
+            self._go_on()
+        else:
+            print("There is no answer to look at yet.", flush=True)
+
+    def _go_on(self) -> None:
+        """Goes back from the answers to the questions, first to the one that is on lease."""
+        self.past, self.lease, self._claim_at = [], None, 0.0
+
+    def _change(self, choice: Any) -> None:
+        """Makes another answer of the one that is shown."""
+        row, playback = self.past[self._place], self.screen.playback
+        flag, note = playback.flagged, playback.note
+        receipt = self.queue.edit(uuid.uuid4().hex, self.labeller, row.seq, choice, flag=flag, note=note)
+        if receipt is None or receipt.status == "conflict":
+            print("That answer was changed elsewhere meanwhile; press G to see what it is now.", flush=True)
+            self._go_on()
+        else:
+            self.past[self._place] = dataclasses.replace(
+                row, seq=receipt.seq, choice=choice, answered_at=time.time(), flag=flag, note=note
+            )
 
     def _start_training(self) -> None:
         """Starts it at the second press: it cannot be taken back."""
@@ -293,7 +355,8 @@ class Person:
             watched_ms=playback.watched_ms,
             replays=playback.replays,
             speed=playback.speed,
-            flag=self.flagged,
+            flag=playback.flagged,
+            note=playback.note,
         )
         if self.queue.answer(submission).status == "conflict":
             self._say(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
@@ -317,6 +380,14 @@ class Person:
         self.screen.close()
         if self.presses is not None:
             self.presses.close()
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        n = int(seconds // size)
+        if n >= 1:
+            return f"{n} {unit}{'s' if n > 1 else ''} ago"
+    return "just now"
 
 
 def screen_for(ui: Ui) -> str:
@@ -351,7 +422,7 @@ def open_screen(ui: Ui) -> tuple[Screen, Presses | None]:
             return window, TerminalLines(sys.stdin)
         from terminal import TerminalKeys
 
-        return window, TerminalKeys()
+        return window, TerminalKeys(window.playback)
     if is_terminal():
         from terminal import TerminalScreen
 

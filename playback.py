@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from label_queue import MAX_NOTE
+
 GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
 SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 ANSWERS = ("left", "right", "equal", "incomparable")
+WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
 PLAYING = ("pause", "back", "forward", "slower", "faster", "replay")
 # What is asked for besides an answer may be meant although the pair is new, or there is none.
-ALWAYS = ("undo", "help", "break", "close")
+ALWAYS = ("undo", "help", "break", "gallery", "close")
 KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
 HELP = (
     "L or left arrow    the left clip is better",
@@ -23,11 +26,12 @@ HELP = (
     "space              pause      , and .   one step back and on",
     "[ and ]            slower and faster      Home   from the start",
     "S                  pass this pair on, to somebody else or for later",
-    "F                  mark this pair, for a second look",
+    "F                  mark this pair, with a note if you like: Enter ends it",
+    "G                  your answers, newest first, to look at again and change",
     "P                  take a break      H or ?   this help",
     "T                  start training before all initial labels are given",
     "Esc or Ctrl-D      end the labelling; training goes on",
-    "Only on the page (--ui web): notes with F, all your answers with G, their quality with Q.",
+    "Only on the page (--ui web): how good your answers are, with Q.",
 )
 
 
@@ -46,6 +50,9 @@ class Playback:
         self.replays = 0
         self.helping = False  # help takes the place of the clips
         self.told: tuple[str, ...] = ()  # paragraphs about the task, below the keys in the help
+        self.keys_line = ""  # what keys do now, where that is not the usual
+        self.flagged, self.note = False, ""  # what goes with an answer to the pair
+        self.writing = False  # the note: no key is an answer or a command
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
         self._started = self._since
 
@@ -87,6 +94,22 @@ class Playback:
         """Shows help when asked; any action puts it away, and is used up by that."""
         was, self.helping = self.helping, action == "help" and not self.helping
         return action != "close" and (was or self.helping)
+
+    def flag(self) -> None:
+        """Marks the pair and begins a note about it, or takes both away."""
+        self.flagged = self.writing = not self.flagged
+        self.note = ""
+
+    def write(self, typed: str) -> None:
+        """Takes what was typed while a note is written: a character, Enter, backspace or Esc."""
+        if typed in ("\r", "\n"):
+            self.note, self.writing = self.note.strip(), False
+        elif typed == "\x1b":
+            self.note, self.writing = "", False
+        elif typed in ("\b", "\x7f"):
+            self.note = self.note[:-1]
+        elif len(typed) == 1 and typed.isprintable():
+            self.note = (self.note + typed)[:MAX_NOTE]
 
     def words(self) -> str:
         """What is unusual about the playing now, for a status line; mostly empty."""

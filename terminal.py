@@ -7,6 +7,7 @@ cells that change are sent.
 from __future__ import annotations
 
 import atexit
+import codecs
 import contextlib
 import io
 import math
@@ -24,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, PLAYING, Playback
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, PLAYING, WORDS, Playback
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -34,10 +35,11 @@ KEYS = {
     **dict.fromkeys(["u", "\x7f", "\b"], "undo"),
     **{" ": "pause", ",": "back", ".": "forward", "[": "slower", "]": "faster"},
     **dict.fromkeys(["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"], "replay"),
-    **{"s": "skip", "f": "flag", "p": "break", "t": "start"},
+    **{"s": "skip", "f": "flag", "g": "gallery", "p": "break", "t": "start"},
     **dict.fromkeys(["h", "?"], "help"),
     **dict.fromkeys(["\x1b", "\x04"], "close"),
 }
+END = "\x04"  # Ctrl-D, and the end of the input
 # Arrows and the like, F1 to F5 of Linux's console, and what is pressed together with Alt, which is no key of ours.
 KEY = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-9;]*[A-Za-z~]|O[A-Za-z]|[^\x1b])|[^\x1b]|\x1b", re.DOTALL)
 HALF_KEY = re.compile(r"\x1b(?:\[\[|\[[0-9;]*|O)?$")  # what more may follow
@@ -56,7 +58,6 @@ ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # the other screen, no cursor
 LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 BEGIN_FRAME, END_FRAME = "\x1b[?2026h", "\x1b[?2026l"  # shown at once by terminals that know it, ignored by others
 DIM, BRIGHT, PLAIN = "\x1b[0;90m", "\x1b[0;1m", "\x1b[0m"
-WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
 SAID_SECONDS = 1.5
 
 
@@ -109,50 +110,65 @@ class LastLine(io.TextIOBase):
         return False
 
 
-class Keys:
-    """Presses from bytes: arrows from their sequences, held keys once."""
+def _key(press: str) -> str:
+    """What a press is for, or else itself."""
+    return KEYS.get(press.lower() if len(press) == 1 else press, press)
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+
+class Keys:
+    """Presses from bytes: arrows from their sequences, held keys once; what is written as a note goes to `playback`."""
+
+    def __init__(self, playback: Playback, clock: Callable[[], float] = time.monotonic) -> None:
+        self.playback, self.clock = playback, clock
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text, self._came_at = "", 0.0
-        self._last: dict[str, float] = {}
+        self._presses = deque[tuple[str, float]]()
+        self._last: tuple[str, float] = ("", 0.0)  # key that may be held down, and when it came
         self._doubtful: tuple[str, float] | None = None
 
     def feed(self, data: bytes) -> None:
-        self._text += data.decode(errors="replace")
+        self._text += self._decoder.decode(data)
         self._came_at = self.clock()
 
-    def take(self) -> list[str]:
-        """The actions that are certain by now."""
+    def next(self) -> str | None:
+        """The next action that is certain by now. What follows it waits: it may be a note, if that is what begins."""
         now = self.clock()
         waits = HALF_KEY.search(self._text) if now - self._came_at < ESCAPE_SECONDS else None
         whole = self._text[: waits.start()] if waits else self._text
         self._text = self._text[len(whole) :]
-        taken: list[str] = []
-        for press in KEY.findall(whole):
-            action = KEYS.get(press.lower() if len(press) == 1 else press)
-            if action is not None:
-                taken += self._unheld(action, now)
-        if self._doubtful and now - self._doubtful[1] >= REPEAT_SECONDS:
-            taken.append(self._doubtful[0])
-            self._doubtful = None
-        return taken
+        self._presses += [(press, now) for press in KEY.findall(whole)]
+        while (press := self._unheld(now)) is not None:
+            if self.playback.writing and press != END:
+                self.playback.write(press)
+            elif _key(press) != press:
+                return _key(press)
+        return None
 
-    def _unheld(self, action: str, now: float) -> list[str]:
-        """The action, unless its key is being held down."""
-        if action not in (*ANSWERS, "undo", "skip", "flag", "break", "start"):
-            self._last = {}
-            return [action]
-        since = now - self._last.get(action, -HELD_SECONDS)
-        self._last = {action: now}  # a key that is held down comes again with no other in between
-        before: list[str] = []
-        if self._doubtful and self._doubtful[0] != action:
-            before, self._doubtful = [self._doubtful[0]], None
-        if since >= HELD_SECONDS:
-            return [*before, action]
-        alone = since >= REPEAT_SECONDS
-        self._doubtful = (action, now) if alone else None
-        return before
+    def _unheld(self, now: float) -> str | None:
+        """The next press whose key is not being held down."""
+        while self._presses or self._doubtful:
+            if self._doubtful:
+                press, at = self._doubtful
+                alone = _key(self._presses[0][0]) != _key(press) if self._presses else now - at >= REPEAT_SECONDS
+                if alone:
+                    self._doubtful = None
+                    return press
+            if not self._presses:
+                return None
+            press, at = self._presses.popleft()
+            key, (last, last_at) = _key(press), self._last
+            # Letters may be held in a note, but for the F that began it; what ends it must not answer or end more.
+            if self.playback.writing and key != last:
+                self._last = (key, at) if press in "\r\n\x1b" else ("", 0.0)
+                return press
+            if not self.playback.writing and key in (press, "help", *PLAYING):
+                self._last = ("", 0.0)
+                return press
+            self._last = (key, at)  # a key that is held down comes again with no other in between
+            if key != last or at - last_at >= HELD_SECONDS:
+                return press
+            self._doubtful = (press, at) if at - last_at >= REPEAT_SECONDS else None
+        return None
 
 
 def read_keys(fd: int, keys: Keys) -> None:
@@ -167,10 +183,14 @@ def read_keys(fd: int, keys: Keys) -> None:
 class TerminalKeys:
     """Single presses at the terminal, beside a window that shows the clips; `close` gives the terminal back."""
 
-    def __init__(self, fd: int | None = None) -> None:
-        """Takes the keyboard of the terminal that stdin is, or of another."""
+    def __init__(self, playback: Playback, fd: int | None = None) -> None:
+        """Takes the keyboard of the terminal that stdin is, or of another.
+
+        Args:
+            playback: the window's.
+        """
         self._in = sys.stdin.fileno() if fd is None else fd
-        self._keys, self._pressed, self._closed = Keys(), deque[str](), False
+        self._keys, self._kept, self._closed = Keys(playback), deque[str](), False
         self._guarded_until = 0.0
         self._before = termios.tcgetattr(self._in)
         atexit.register(self.close)
@@ -179,19 +199,18 @@ class TerminalKeys:
     def new_pair(self) -> None:
         """Answers pressed before or within 0.25 s are ignored."""
         read_keys(self._in, self._keys)
-        self._pressed = deque(action for action in (*self._pressed, *self._keys.take()) if action in ALWAYS)
+        self._kept += [action for action in iter(self._keys.next, None) if action in ALWAYS]
         self._guarded_until = time.monotonic() + GUARD_SECONDS
 
     def next(self, *, asked: bool) -> str | None:
-        """The next press that means something now; None if there is none."""
+        """The next press that was not meant for another pair; None if there is none."""
         if self._closed:
             return None
+        if self._kept:
+            return self._kept.popleft()
         read_keys(self._in, self._keys)
-        self._pressed += self._keys.take()
-        while self._pressed:
-            action = self._pressed.popleft()
-            guarded = action not in PLAYING and time.monotonic() < self._guarded_until
-            if action in ALWAYS or (asked and not guarded):
+        for action in iter(self._keys.next, None):
+            if action in (*ALWAYS, *PLAYING) or time.monotonic() >= self._guarded_until:
                 return action
         return None
 
@@ -213,8 +232,7 @@ class TerminalScreen:
         self.playback = Playback()
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._true_colour = true_colour()
-        self._keys, self._closed = Keys(), False
-        self._kept: list[str] = []
+        self._keys, self._kept, self._closed = Keys(self.playback), deque[str](), False
         self._pairs = 0
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
         self._caption, self._message = "", "Waiting for clips"
@@ -244,7 +262,7 @@ class TerminalScreen:
         self._pairs += 1
         self.playback.start(max(len(left), len(right)), fps)
         read_keys(self._in, self._keys)
-        self._kept += [action for action in self._keys.take() if action in ALWAYS]
+        self._kept += [action for action in iter(self._keys.next, None) if action in ALWAYS]
         self._guarded_until = time.monotonic() + GUARD_SECONDS
 
     def caption(self, text: str) -> None:
@@ -254,22 +272,25 @@ class TerminalScreen:
         self._clips, self._message = None, text
 
     def tick(self) -> list[str]:
-        """Draws what is due; returns presses as `viewer.ClipWindow.tick` does; never waits."""
+        """Draws what is due; returns a press as `viewer.ClipWindow.tick` does; never waits."""
         if self._closed:
             return []
         read_keys(self._in, self._keys)
-        pressed, self._kept = self._kept, []
-        for action in self._keys.take():
+        action = self._next()
+        if action in ANSWERS:
+            self._answered, self._answered_until = action, time.monotonic() + SAID_SECONDS
+        self._draw()
+        return [action] if action else []
+
+    def _next(self) -> str:
+        """The next press that is not the screen's own business; empty if there is none."""
+        while action := self._kept.popleft() if self._kept else self._keys.next():
             guarded = self._clips is None or time.monotonic() < self._guarded_until
             if self.playback.helps(action) or (self._clips is not None and self.playback.do(action)):
                 continue
-            if guarded and action not in ALWAYS:
-                continue
-            if action in ANSWERS:
-                self._answered, self._answered_until = action, time.monotonic() + SAID_SECONDS
-            pressed.append(action)
-        self._draw()
-        return pressed
+            if not guarded or action in ALWAYS:
+                return action
+        return ""
 
     @property
     def _said(self) -> bool:
@@ -327,7 +348,8 @@ class TerminalScreen:
             names.append(("LEFT: press L or ←", "RIGHT: press R or →")[side].center(pane))
         done = round((columns - 2 * MARGIN) * (index + 1) / n_frames)
         bar = f"{' ' * MARGIN}{'━' * done}{DIM}{'─' * (columns - 2 * MARGIN - done)}{PLAIN}"
-        keys = f"{WORDS[self._answered]} · U takes it back" if self._said else KEYS_LINE
+        usual = f"{WORDS[self._answered]} · U takes it back" if self._said else KEYS_LINE
+        keys = "" if self.playback.writing else self.playback.keys_line or usual
         below = (
             bar,
             self._caption.center(columns)[:columns],

@@ -24,7 +24,7 @@ CLIP_KEYS = {
     **dict.fromkeys(["ENTER", "RETURN", "NUM_ENTER", "DOWN"], "incomparable"),
     **dict.fromkeys(["U", "BACKSPACE"], "undo"),
     **{"SPACE": "pause", "COMMA": "back", "PERIOD": "forward", "BRACKETLEFT": "slower", "BRACKETRIGHT": "faster"},
-    **{"HOME": "replay", "S": "skip", "F": "flag", "P": "break", "T": "start"},
+    **{"HOME": "replay", "S": "skip", "F": "flag", "G": "gallery", "P": "break", "T": "start"},
     **dict.fromkeys(["H", "SLASH", "QUESTION"], "help"),
     "ESCAPE": "close",
 }
@@ -93,6 +93,7 @@ class _Canvas:
         self.keys = keys
         self.pressed: list[str] = []
         self.guarded_until = 0.0
+        self.leaving = False  # the window's own button was pressed
         self.closed = False
         self._drawn: object = None
         self._textures: dict[str, Any] = {}
@@ -101,12 +102,12 @@ class _Canvas:
     def _on_key(self, symbol: int, _modifiers: int) -> bool:
         from pyglet.window import key
 
-        action = self.keys.get(key.symbol_string(symbol))
-        if action == "close" or (action and time.monotonic() >= self.guarded_until):
-            self.pressed.append(action)
+        action = self.keys.get(key.symbol_string(symbol), "")
+        self.pressed.append(action if action == "close" or time.monotonic() >= self.guarded_until else "")
         return True  # handled: pyglet's own answer to Escape is to close the window
 
     def _on_close(self) -> bool:
+        self.leaving = True
         self.pressed.append("close")
         return True
 
@@ -173,7 +174,7 @@ class _Canvas:
 
     def take_pressed(self) -> list[str]:
         pressed, self.pressed = self.pressed, []
-        return pressed
+        return [action for action in pressed if action]
 
     def close(self) -> None:
         if not self.closed:
@@ -281,7 +282,8 @@ class _PairWindow:
             top = rect[1] + rect[3] + TITLE * 2 // 3
             canvas.text(f"{name} title", name, rect[0] + rect[2] // 2, top, 13, DIM_TEXT, pane)
         canvas.text("caption", self._caption, width // 2, 48, 13, TEXT, width - MARGIN)
-        canvas.text("keys", self._keys_line, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
+        keys_line = "" if self.playback.writing else self.playback.keys_line or self._keys_line
+        canvas.text("keys", keys_line, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
 
 
 class ClipWindow(_PairWindow):
@@ -291,6 +293,17 @@ class ClipWindow(_PairWindow):
         """Opens the window; raises DisplayError."""
         super().__init__("Which clip is better?", CLIP_KEYS, KEYS_LINE)
         self._framed_until = 0.0
+        self._writes = False  # the newest key was pressed while a note was written, so that its text belongs there
+        self._canvas.window.push_handlers(on_text=self._on_text, on_text_motion=self._on_motion)
+
+    def _on_text(self, text: str) -> None:
+        self._canvas.pressed.append(text)  # a single character; actions have longer names
+
+    def _on_motion(self, motion: int) -> None:
+        from pyglet.window import key
+
+        if motion == key.MOTION_BACKSPACE:
+            self._canvas.pressed.append("\b")
 
     def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
         """Starts a new pair at frame 0 of both; answers pressed before or within 0.25 s are ignored.
@@ -308,23 +321,40 @@ class ClipWindow(_PairWindow):
         self._canvas.guarded_until = time.monotonic() + GUARD_SECONDS
 
     def tick(self) -> list[str]:
-        """Draws what is due and says what was pressed since the last call; never waits.
+        """Draws what is due and says what was pressed next; never waits. Later presses may mean something else then.
 
-        Returns any of "left", "right", "equal", "incomparable", "undo", "skip", "flag", "break", "start" and
-        "close"; the caller closes. Keys that play the clips, and help, are the window's own business.
+        Returns one of "left", "right", "equal", "incomparable", "undo", "skip", "flag", "gallery", "break", "start" and
+        "close", or none; the caller closes. Keys that play the clips, help and notes are the window's own business.
         """
         if self._canvas.closed:
             return []
         self._canvas.dispatch()
-        pressed = [key for key in self._canvas.take_pressed() if self._clips or key in ALWAYS]
-        pressed = [key for key in pressed if not self.playback.helps(key) and not self.playback.do(key)]
+        action = self._next()
         if time.monotonic() >= self._framed_until:
             self._framed = ()
-        for key in pressed:
-            if key in ANSWERS:
-                self._framed, self._framed_until = CHOSEN_SIDES[key], time.monotonic() + GUARD_SECONDS
+        if action in ANSWERS:
+            self._framed, self._framed_until = CHOSEN_SIDES[action], time.monotonic() + GUARD_SECONDS
         self._draw()
-        return pressed
+        return [action] if action else []
+
+    def _next(self) -> str:
+        """The next press that is not the window's own business; empty if there is none."""
+        if self._canvas.leaving:
+            return "close"
+        pressed, playback = self._canvas.pressed, self.playback
+        while pressed:
+            press = pressed.pop(0)
+            if len(press) == 1:
+                if self._writes and playback.writing:
+                    playback.write(press)
+                continue
+            self._writes = playback.writing
+            if playback.writing:
+                if press == "close":  # Escape, which is no text
+                    playback.write("\x1b")
+            elif press and (self._clips or press in ALWAYS) and not playback.helps(press) and not playback.do(press):
+                return press
+        return ""
 
 
 class AnswerWindow(_PairWindow):

@@ -24,9 +24,9 @@ import pytest
 
 import terminal as terminal_module
 from gatherers import PersonGatherer
-from label_queue import LabelQueue
+from label_queue import MAX_NOTE, LabelQueue
 from person import NoScreen
-from playback import GUARD_SECONDS
+from playback import GUARD_SECONDS, Playback
 from pref_db import Comparison, PrefDB, Segment, encode_frames
 from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
 
@@ -188,7 +188,7 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         screen.wait_for("after 5 answers")
         screen.press("]")
         screen.wait_for("2x speed")
-        screen.press("f")
+        screen.press("f\r")
         screen.wait_for("marked")
         screen.press("?")
         screen.wait_for("Only on the page")
@@ -206,6 +206,40 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         assert screen.seen.rindex(b"printed at the end") > screen.seen.rindex(LEAVE.encode())
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
         assert (db.n_labels(), LabelQueue(db).counts().leased) == (4, 0)
+
+
+def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
+    with terminal(folder) as screen:
+        screen.wait_for("Label 1")
+        screen.press("flre\x1b[D\x1b[Aß!\x7f\r")  # at once, as of a slow program
+        screen.wait_for("marked: lreß")
+        assert screen.answers() == []
+        screen.answer("l")
+        screen.wait_for("after 1 answers")
+        screen.press("fno")
+        screen.wait_for("leaves it out): no")
+        screen.press("\x1b")
+        screen.wait_for("marked")
+        screen.answer("r")
+        screen.wait_for("after 2 answers")
+        screen.press("g")
+        screen.wait_for("Answer 2 of 2, just now: Right")
+        screen.wait_for("G an older one")
+        screen.press("]g")  # the same key again, so soon, would be one that is held down
+        screen.wait_for("Answer 1 of 2, just now: Left  ·  2x speed  ·  marked: lreß")
+        screen.press("e")
+        screen.wait_for("Answer 1 of 2, just now: Equal")
+        screen.press("p")
+        screen.wait_for("after 3 answers")
+        screen.press("\x04")
+        assert screen.ended() == 0
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        changed, second = LabelQueue(db).history("ann")
+        assert (changed.choice, changed.flag, changed.note) == ("equal", True, "lreß")
+        assert (second.choice, second.flag, second.note) == ("right", True, "")
+        (label,) = db.labels(after=2)
+        assert (label.retracts, label.mu, label.comparison_id) == (1, (0.5, 0.5), changed.comparison_id)
+        assert LabelQueue(db).counts().leased == 0
 
 
 def test_where_there_is_no_display_a_run_asks_in_its_terminal(tmp_path: Path) -> None:
@@ -306,9 +340,10 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
     monkeypatch.setattr(terminal_module, "GUARD_SECONDS", 1000.0)
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
         LabelQueue(db).set_setting("task", "Go to the red.")
-        presses = TerminalKeys(slave)
-        gatherer = PersonGatherer(db, NoScreen(), presses)
-        person, playback = gatherer.person, gatherer.person.screen.playback
+        screen = NoScreen()
+        playback, presses = screen.playback, TerminalKeys(screen.playback, slave)
+        gatherer = PersonGatherer(db, screen, presses)
+        person = gatherer.person
         first, second, *_ = db.segments()
         gatherer.submit([Comparison(first, second, flip=False)])
 
@@ -327,6 +362,9 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
         presses._guarded_until = 0.0
         press("L", lambda: db.n_answers() == 1)
         press("u", lambda: db.n_answers() == 0)
+        presses._guarded_until = 0.0
+        press("flr\rg]", lambda: playback.speed == 2)
+        assert (playback.note, playback.flagged, db.n_answers()) == ("lr", True, 0)
         press("?", lambda: playback.helping)
         press("\x04", lambda: gatherer.ended)
         gatherer.close()
@@ -342,15 +380,18 @@ class Clock:
         return self.now
 
 
-def presses(*timed: tuple[float, str]) -> list[str]:
+def presses(*timed: tuple[float, str], playback: Playback | None = None) -> list[str]:
     """What comes of bytes at times, looked at every 5 ms."""
-    clock = Clock()
-    keys, taken, waiting = Keys(clock), list[str](), list(timed)
+    clock, playback = Clock(), playback or Playback()
+    keys, taken, waiting = Keys(playback, clock), list[str](), list(timed)
     for step in range(1000):
         clock.now = 100.0 + step * 0.005
         while waiting and waiting[0][0] <= step * 0.005:
             keys.feed(waiting.pop(0)[1].encode())
-        taken += keys.take()
+        for action in iter(keys.next, None):
+            taken.append(action)
+            if action == "flag":
+                playback.flag()
     return taken
 
 
@@ -361,6 +402,33 @@ def test_held_keys_count_once_and_deliberate_presses_each() -> None:
     assert presses((0, "l"), (0.1, "r"), (0.2, "l"), (0.3, "e")) == ["left", "right", "left", "equal"]
     assert presses(*((0.03 * i, ".") for i in range(5))) == ["forward"] * 5, "stepping may be held"
     assert REPEAT_SECONDS < 0.25 and HELD_SECONDS > 0.66
+
+
+def test_keys_that_begin_and_end_a_note_may_be_held_down() -> None:
+    def written(*timed: tuple[float, str]) -> tuple[list[str], str]:
+        playback = Playback()
+        actions = presses(*timed, playback=playback)
+        return actions, playback.note
+
+    def held(key: str, start: float) -> list[tuple[float, str]]:
+        return [(start, key), *((start + 0.5 + 0.03 * i, key) for i in range(20))]
+
+    assert written(*held("f", 0), (2, "ü"), (2.1, "l"), (2.15, "l"), *held("\r", 3)) == (["flag"], "üll")
+    assert written((0, "f"), (0.1, "x"), *held("\x1b", 1), (3, "r")) == (["flag", "right"], "")
+    assert written((0, "f"), (0.3, "f"), (0.35, "i")) == (["flag"], "fi")
+    assert written((0, "f\x04")) == (["flag", "close"], ""), "the end of the input is one in a note too"
+
+
+def test_a_note_is_no_longer_than_the_store_takes() -> None:
+    playback = Playback()
+    playback.flag()
+    for typed in (*" x", *"ab\t\x00" * MAX_NOTE):
+        playback.write(typed)
+    assert len(playback.note) == MAX_NOTE and playback.note.startswith(" xabab")
+    playback.write("\r")
+    assert playback.note.startswith("xabab") and playback.flagged
+    playback.flag()
+    assert (playback.flagged, playback.note, playback.writing) == (False, "", False)
 
 
 def test_arrows_come_whole_or_in_parts_and_escape_alone_is_a_key() -> None:

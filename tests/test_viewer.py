@@ -134,6 +134,7 @@ def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
         ("u BackSpace", "undo"),
         ("s", "skip"),
         ("f", "flag"),
+        ("g", "gallery"),
         ("p", "break"),
         ("Escape", "close"),
     ],
@@ -208,16 +209,16 @@ def test_a_pair_is_passed_on_and_a_mark_goes_with_the_answer(person: Person, win
     passed_on = "SELECT count(*) FROM lease WHERE comparison_id = ? AND closed_at IS NOT NULL"
     assert person.queue.db.read(passed_on, (first,)) == [(1,)] and person.queue.history() == []
     second = person.lease.comparison_id
-    xdotool("key", "f", "f", "f", "bracketright", "Home")
+    xdotool("key", "f", "Return", "f", "f", "Return", "bracketright", "Home")
     step_until(person, lambda: window.playback.replays == 1)
     person.step()  # the line under the clips
-    assert person.flagged and "marked" in window._caption and "2x speed" in window._caption
+    assert window.playback.flagged and "marked" in window._caption and "2x speed" in window._caption
     xdotool("key", "l")
     step_until(person, lambda: len(person.queue.history()) == 1)
     (row,) = person.queue.history()
     assert (row.comparison_id, row.choice, row.flag, row.speed, row.replays) == (second, "left", True, 2, 1)
     step_until(person, lambda: person.lease is not None)
-    assert not person.flagged, "the mark was the other pair's"
+    assert not window.playback.flagged, "the mark was the other pair's"
 
 
 @pytest.mark.window
@@ -235,6 +236,106 @@ def test_a_break_gives_the_pair_back_and_takes_no_answers(person: Person, window
     assert person.queue.history() == []
     window.tick()
     box(screenshot(), sky)
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_note_takes_all_keys_until_it_ends(person: Person, window: ClipWindow) -> None:
+    xdotool("key", "f", *"lrE", "space", "g", "BackSpace", "BackSpace", "Left", "x", "Return", "bracketright")
+    step_until(person, lambda: window.playback.speed == 2)
+    assert (window.playback.note, window.playback.flagged, window.playback.writing) == ("lrEx", True, False)
+    assert person.queue.history() == [] and not person.past and not window.playback.paused
+    xdotool("key", "r")
+    step_until(person, lambda: len(person.queue.history()) == 1)
+    (row,) = person.queue.history()
+    assert (row.choice, row.flag, row.note) == ("right", True, "lrEx")
+    step_until(person, lambda: person.lease is not None)
+    xdotool("key", "f", "n", "o", "Escape", "bracketleft", "e")
+    step_until(person, lambda: len(person.queue.history()) == 2)
+    row = person.queue.history()[0]
+    assert (row.choice, row.flag, row.note, person.ended) == ("equal", True, "", False), "Esc leaves the note out"
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_an_f_that_is_held_down_writes_nothing(person: Person, window: ClipWindow) -> None:
+    repeats: list[str] = []
+    window._canvas.window.push_handlers(on_text=repeats.append)
+    xdotool("keydown", "f")
+    try:
+        step_until(person, lambda: len(repeats) >= 3)
+    finally:
+        xdotool("keyup", "f")
+    xdotool("key", "f", "i", "bracketright")
+    step_until(person, lambda: window.playback.note.endswith("]"))
+    assert window.playback.note == "fi]"
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_the_windows_button_ends_the_labelling_while_a_note_is_written(person: Person, window: ClipWindow) -> None:
+    xdotool("key", "f")
+    step_until(person, lambda: window.playback.writing)
+    window._canvas.window.dispatch_event("on_close")
+    person.step()
+    assert person.ended
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Person, window: ClipWindow) -> None:
+    db = person.queue.db
+    xdotool("key", "g", "bracketright")  # there is none yet
+    step_until(person, lambda: window.playback.speed == 2)
+    assert not person.past and person.lease is not None
+    for n, key in enumerate(("l", "r"), start=1):
+        step_until(person, lambda: person.lease is not None)
+        xdotool("key", key)
+        step_until(person, lambda n=n: len(person.queue.history()) == n)  # type: ignore[misc]
+    step_until(person, lambda: person.lease is not None)
+    asked, (newer, older) = person.lease, person.queue.history()
+    for row, said in ((newer, "Answer 2 of 2, just now: Right"), (older, "Answer 1 of 2, just now: Left")):
+        xdotool("key", "g")
+        step_until(person, lambda said=said: said in window._caption)  # type: ignore[misc]
+        assert window._clips is not None
+        for clip, segment in zip(window._clips, (row.left, row.right), strict=True):
+            assert np.array_equal(clip, db.segment(segment).frames()), "on the side on which it was seen"
+    labels = db.n_labels()
+    xdotool("key", "r")
+    step_until(person, lambda: "Answer 1 of 2, just now: Right" in window._caption)
+    (changed,) = db.labels(after=newer.seq)
+    preferred = {changed.a: 1.0, changed.b: 0.0}[older.right]
+    assert (changed.retracts, changed.mu) == (older.seq, (preferred, 1 - preferred)) and db.n_labels() == labels
+    xdotool("key", "e")  # once more
+    step_until(person, lambda: "Answer 1 of 2, just now: Equal" in window._caption)
+    xdotool("key", "p")
+    step_until(person, lambda: not person.past and person.lease is not None)
+    assert asked is not None and person.lease is not None and person.lease.token == asked.token and not person.on_break
+    assert {row.comparison_id: row.choice for row in person.queue.history()} == {
+        newer.comparison_id: "right",
+        older.comparison_id: "equal",
+    }
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_answers_that_cannot_be_shown_are_passed_over_and_others_changes_are_kept(
+    person: Person, window: ClipWindow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = person.queue.db
+    for n in range(3):
+        xdotool("key", "l")
+        step_until(person, lambda n=n: len(person.queue.history()) > n)  # type: ignore[misc]
+        step_until(person, lambda: person.lease is not None or n == 2)  # noqa: B023
+    newest, _, oldest = person.queue.history()
+    with db.transaction() as connection:
+        connection.execute("UPDATE segment SET view = x'00' WHERE id = ?", (newest.left,))
+    xdotool("key", "g", "g")  # while there is no question
+    step_until(person, lambda: "Answer 1 of 3" in window._caption)
+    assert person.queue.edit("elsewhere", "me", oldest.seq, "equal") is not None
+    xdotool("key", "r")
+    step_until(person, lambda: not person.past)
+    assert "changed elsewhere" in capsys.readouterr().out and person.queue.history()[0].choice == "equal"
 
 
 @pytest.mark.window
