@@ -226,7 +226,7 @@ def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
         screen.wait_for("Answer 2 of 2, just now: Right")
         screen.wait_for("G an older one")
         screen.press("]g")  # the same key again, so soon, would be one that is held down
-        screen.wait_for("Answer 1 of 2, just now: Left  ·  2x speed  ·  marked: lreß")
+        screen.wait_for("2x speed  ·  marked: lreß  ·  Answer 1 of 2, just now: Left")
         screen.press("e")
         screen.wait_for("Answer 1 of 2, just now: Equal")
         screen.press("p")
