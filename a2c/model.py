@@ -86,15 +86,19 @@ class Policy(nn.Module):
         return 2 * MEMORY if self.lstm else 0
 
     @property
+    def _computing(self) -> nn.Module:
+        """The body that computes: the bfloat16 copy, where there is one."""
+        return self._fast[0] if self._fast else self.body
+
+    @property
     def keeps(self) -> bool:
         """Whether `evaluate` can do without the observations of the steps that `act` kept."""
         return bool(self._kept)
 
     def keep(self, n_steps: int, n_envs: int) -> None:
         """From now on `act` can keep what the body computes, so that `evaluate` need not compute it once more."""
-        body = self._fast[0] if self._fast else self.body
-        if isinstance(body, networks.NatureCNN):
-            self._kept = body.room(n_steps, n_envs)
+        if isinstance(self._computing, networks.NatureCNN):
+            self._kept = self._computing.room(n_steps, n_envs)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Observations (B, ...) -> action logits or means (B, A), values (B,); of a policy that is not recurrent."""
@@ -102,13 +106,12 @@ class Policy(nn.Module):
 
     def _features(self, observations: Tensor, step: int | None = None) -> Tensor:
         kept = () if step is None or not self._kept else ([room[step] for room in self._kept],)
-        features: Tensor = (self._fast[0] if self._fast else self.body)(observations, *kept).float()
+        features: Tensor = self._computing(observations, *kept).float()
         return features
 
     def _kept_features(self) -> Tensor:
-        body = self._fast[0] if self._fast else self.body
-        assert isinstance(body, networks.NatureCNN)
-        return body.recalled([room.flatten(0, 1) for room in self._kept]).float()
+        assert isinstance(self._computing, networks.NatureCNN)
+        return self._computing.recalled([room.flatten(0, 1) for room in self._kept]).float()
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         # A body that can hold an ensemble holds one member for both heads, or one for each.

@@ -80,15 +80,16 @@ class Batch:
             moved.append(networks.to_device(rollout.memory[:-1].reshape(rollout.n_decisions, -1), device))
         return cls(observations, *moved)
 
-    def select(self, rows: slice | np.ndarray | Tensor) -> Batch:
-        """The decisions of some rows."""
+    def select(self, rows: slice | np.ndarray | Tensor, *, but_observations: bool = False) -> Batch:
+        """The decisions of some rows, perhaps without their observations, which are by far the most to copy."""
         columns = [getattr(self, name) for name in self.__dataclass_fields__]
         if self.memory is None:
             columns.pop()
         if isinstance(rows, slice):
             return Batch(*(column[rows] for column in columns))
         indices = networks.to_device(rows, self.valid.device)
-        return Batch(*(_rows(column, indices) for column in columns))
+        observations = self.observations[:0] if but_observations else _rows(self.observations, indices)
+        return Batch(observations, *(_rows(column, indices) for column in columns[1:]))
 
 
 def _rows(x: Tensor, indices: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ def gradients(
     policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
-    mine = batch.select(descent.rows)
+    mine = batch.select(descent.rows, but_observations=policy.keeps)
     at_first = None if mine.memory is None else mine.memory[: len(mine) // config.n_steps]
     evaluation = policy.evaluate(None if policy.keeps else mine.observations, mine.actions, at_first, mine.valid)
     advantages = (mine.advantages - descent.mean) / descent.std

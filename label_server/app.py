@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -75,7 +76,7 @@ class LabelApp:
         self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
-        self._status: tuple[float, dict[str, Any]] = (-1e9, {})
+        self._status: tuple[float, dict[str, Any]] = (-math.inf, {})
         self._unshowable: dict[str, str] = {}  # segments of which nobody will be asked from the next claim on: why
         self._failures: dict[str, str] = {}  # of what failed, when last done, that should not: why
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -289,7 +290,7 @@ class LabelApp:
             return queue.claim(labeller, body["n"])
 
         if self._unshowable:
-            self._status = (-1e9, {})
+            self._look_anew()
         leases = await self._in_queue(claim)
         return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": await self._current_status()})
 
@@ -299,7 +300,7 @@ class LabelApp:
 
     async def _reply(self, submit: Callable[[LabelQueue], Receipt]) -> Response:
         receipt = await self._in_queue(submit)
-        self._status = (-1e9, {})
+        self._look_anew()
         code = 409 if receipt.status == "conflict" else 200
         return JSONResponse({"status": receipt.status, "seq": receipt.seq}, code)
 
@@ -313,7 +314,7 @@ class LabelApp:
             return queue.undo(labeller)
 
         lease = await self._in_queue(undo)
-        self._status = (-1e9, {})
+        self._look_anew()
         return JSONResponse({"lease": _lease(lease) if lease else None})
 
     async def post_release(self, request: Request, body: dict[str, Any]) -> Response:
@@ -323,7 +324,7 @@ class LabelApp:
             self._leaving[labeller] = loop.call_later(GRACE_SECONDS, self._release_later, labeller, tokens)
         else:
             await self._in_queue(lambda queue: queue.release(tokens))
-            self._status = (-1e9, {})
+            self._look_anew()
         return JSONResponse({"released": len(tokens)})
 
     def _release_later(self, labeller: str, tokens: list[str]) -> None:
@@ -350,7 +351,7 @@ class LabelApp:
 
     async def post_start(self, request: Request, _: dict[str, Any]) -> Response:
         await self._in_queue(lambda queue: queue.start_now())
-        self._status = (-1e9, {})
+        self._look_anew()
         return JSONResponse(await self._current_status())
 
     def _here(self, request: Request) -> str:
@@ -371,6 +372,10 @@ class LabelApp:
             status["trouble"] = "; ".join(why for why in (status["trouble"], self.trouble) if why)
             self._status = (time.monotonic(), status)
         return status
+
+    def _look_anew(self) -> None:
+        """Something was done: the next status is read, however young the last one is."""
+        self._status = (-math.inf, {})
 
     async def get_status(self, request: Request, _: None) -> Response:
         return JSONResponse(await self._current_status())
@@ -394,7 +399,7 @@ class LabelApp:
                 said_at = time.monotonic()
                 yield ": still here\n\n"
             await asyncio.sleep(STATUS_SECONDS)
-        self._status = (-1e9, {})
+        self._look_anew()
         yield f"data: {json.dumps(await self._current_status())}\n\n"  # the last word: perhaps that all is done
 
     async def get_clip(self, request: Request, _: None) -> Response:
