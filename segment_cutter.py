@@ -125,14 +125,19 @@ class SegmentCutter:
 
     def _segment(self, i: int, policy_step: int) -> Segment:
         rows = np.arange(self.n_taken - self.filled[i], self.n_taken) % self.length
-        frames = self.frames[rows, i]
+        frames, stack = self.frames[rows, i], self.stack
+        if stack > 1:
+            frames = np.concatenate([self.before_first[i], frames])
+        elif frames.ndim == 4 and frames.shape[1] > 1 and np.array_equal(frames[1:, :-1], frames[:-1, 1:]):
+            # Nobody has said so, but each picture moves up by one plane: a stack of frames, which are kept once.
+            frames, stack = Segment.unique_frames(frames), frames.shape[1]
         predicted = not np.isnan(self.member_returns[i]).any()
         return Segment(
             env_id=self.info.env_id,
-            observations=np.concatenate([self.before_first[i], frames]) if self.stack > 1 else frames,
+            observations=frames,
             actions=self.actions[rows, i],
             rewards=self.rewards[rows, i],
-            stack=self.stack,
+            stack=stack,
             policy_step=policy_step,
             seed=self.seed + i,
             fps=self.info.fps,

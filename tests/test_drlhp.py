@@ -36,7 +36,9 @@ from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from pref_db import Choice, Comparison, PrefDB, Segment
+from preference_system import WrappedEnv
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
+from segment_cutter import SegmentCutter
 from spaces import ActionEncoder, ObservationEncoder
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
@@ -315,6 +317,19 @@ def test_atari_in_ales_own_vector_environment(tmp_path: Path) -> None:
     envs.close()
 
 
+def test_frames_that_an_environment_stacks_are_kept_once_in_segments() -> None:
+    for stacks, planes in ((True, 4), (False, 3)):
+        info = WrappedEnv("Pictures-v0", "pixels", (planes, 84, 84), 2, None, segment_length=5, fps=30.0)
+        cutter, everywhere = SegmentCutter(info, 1, seed=0, stack=1), np.ones(1, np.bool_)
+        pictures = np.random.default_rng(0).integers(256, size=(9, planes, 84, 84)).astype(np.uint8)
+        if stacks:
+            pictures = np.stack([pictures[i : i + planes, 0] for i in range(6)])
+        rest = np.zeros(1, np.int64), np.zeros(1, np.float32), ~everywhere, everywhere
+        cut = [segment for t in range(5) for segment in cutter.add(pictures[None, t], *rest, None, None, 0)]
+        assert len(cut) == 1 and cut[0].observations.shape == ((8, 84, 84) if stacks else (5, 3, 84, 84))
+        np.testing.assert_array_equal(cut[0].stacked(), pictures[:5])
+
+
 def test_dict_observations_and_actions_of_several_choices_in_the_vector_twin(tmp_path: Path) -> None:
     predictor_for(LampEnv(), tmp_path, "LampEnv", transform=picture_of)
     arguments: dict[str, Any] = {**NOBODY, "obs_transform_func": picture_of}
@@ -369,6 +384,38 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         with pytest.raises(error, match=words):
             HumanPreferencesEnvWrapper(env, **arguments)
     assert not multiprocessing.active_children()
+
+
+def test_episodes_that_are_all_too_short_for_a_segment_are_refused(tmp_path: Path) -> None:
+    cartpole = gymnasium.make("CartPole-v1")  # falls within a dozen steps of one action
+    wrapped = HumanPreferencesEnvWrapper(cartpole, train_reward=False, log_dir=tmp_path, segment_length=40)
+    with pytest.raises(UserError, match="none of 50 episodes of CartPole-v1 lasted for half of segment_length 40"):
+        for _ in range(60):
+            wrapped.reset()
+            while not any(wrapped.step(0)[2:4]):
+                pass
+    wrapped.close()
+
+
+def test_the_vector_twin_refuses_what_the_wrapper_refuses() -> None:
+    refusals: list[tuple[Callable[[], gymnasium.Env[Any, Any]], dict[str, Any], type[Exception], str]] = [
+        (LampEnv, {}, SpaceError, "obs_transform_func"),
+        (lambda: gymnasium.make("CartPole-v1"), {"segment_length": 501}, UserError, "500 steps"),
+        (lambda: gymnasium.make("CartPole-v1"), {"synthetic_prefs": False}, UserError, "render_mode='rgb_array'"),
+    ]
+    for make, arguments, error, words in refusals:
+        with pytest.raises(error, match=words):
+            HumanPreferencesVectorEnv(SyncVectorEnv([make] * 2), **arguments)
+    assert not multiprocessing.active_children()
+    envs = HumanPreferencesVectorEnv(SyncVectorEnv([BrokenEnv] * 2), **NOBODY)
+    envs.reset()
+    envs.step(np.zeros(2, np.int64))
+    envs.step(np.zeros(2, np.int64))
+    with pytest.raises(SpaceError, match=r"Box.*NaN or infinity"):
+        envs.step(np.zeros(2, np.int64))
+    envs.close()
+    with pytest.raises(UserError, match="closed: make a new one"):
+        envs.step(np.zeros(2, np.int64))
 
 
 def test_no_use_after_close(cartpole: HumanPreferencesEnvWrapper) -> None:
