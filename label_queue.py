@@ -282,8 +282,8 @@ class LabelQueue:
             left, right = (b, a) if flip else (a, b)
             stored, preferred = submission.choice, {"left": left, "right": right}.get(submission.choice)
             seq = self._insert(db, submission, "preferred" if preferred else stored, preferred, left, late)
-            own = "comparison_id = ? AND labeller = ? AND closed_at IS NULL"
-            ids = (submission.comparison_id, submission.labeller)
+            own = "comparison_id = ? AND labeller = ? AND closed_at IS NULL AND (kind = 'repeat') = ?"
+            ids = (submission.comparison_id, submission.labeller, kind == "repeat")  # which is another question
             db.execute(f"UPDATE lease SET closed_at = ? WHERE {own}", (now, *ids))
             self._settle(db, submission.comparison_id)
             return Receipt("late" if late else "stored", seq, submission.choice)

@@ -225,6 +225,19 @@ def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: Lab
     assert queue.counts().answers == len(asked)
 
 
+def test_an_answer_can_be_changed_while_its_pair_is_asked_again(queue: LabelQueue) -> None:
+    queue.set_setting("repeat_share", "0.1")
+    queue.submit(pairs(50))
+    first: dict[str, int] = {}
+    while (lease := queue.claim("me")[0]).kind != "repeat":
+        first[lease.comparison_id] = queue.answer(submission(lease)).seq
+    changed = queue.edit("changed", "me", first[lease.comparison_id], "right")
+    assert changed is not None and changed.status == "stored"
+    assert queue.claim("me") == [lease] and queue.answer(submission(lease)).status == "stored"
+    both = [row.choice for row in queue.history("me", limit=100) if row.comparison_id == lease.comparison_id]
+    assert both == ["left", "right"]
+
+
 def test_only_old_queries_that_nobody_saw_are_withdrawn(queue: LabelQueue) -> None:
     seen, answered, old, new = pairs(4)
     for priority, (pair, step) in enumerate(((new, 10), (old, 1), (answered, 1), (seen, 1))):
