@@ -138,6 +138,7 @@ class Person:
         self.ended, self.on_break = False, False
         self.past: list[HistoryRow] = []  # own answers, newest first, while they are looked at again
         self._place = 0  # of the one that is shown
+        self._marked = "", False, ""  # the lease that waits meanwhile, and how its pair was marked
         self.before_training = False  # which waits for initial labels
         self._asked_to_start = False  # and is to be sure of it
         self.status = ""
@@ -164,9 +165,9 @@ class Person:
                 self._do(action)
 
     def _plays(self, action: str) -> bool:
-        """Whether it is the screen's own business, and done: help, or how the clips play."""
+        """Whether it is the screen's own business, and done: what is read, or how the clips play."""
         playback = self.screen.playback
-        return playback.helps(action) or (self._shows_clips and playback.do(action))
+        return playback.reads(action) or (self._shows_clips and playback.do(action))
 
     @property
     def _shows_clips(self) -> bool:
@@ -196,6 +197,8 @@ class Person:
             self._claim_at = 0.0
             return
         self.lease = lease
+        if lease.token == self._marked[0]:
+            self.screen.playback.flagged, self.screen.playback.note = self._marked[1:]
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
         self._say(
@@ -264,6 +267,10 @@ class Person:
             self._close()
         elif action == "gallery":
             self._look_back()
+        elif action == "quality":
+            from label_server.quality import in_words  # the statistics only where somebody asks for them
+
+            self.screen.playback.reading = in_words(self.queue.history(merged=True, limit=ALL))
         elif self._shows_clips and action == "flag":
             self.screen.playback.flag()
         elif self.past:
@@ -293,6 +300,8 @@ class Person:
     def _look_back(self) -> None:
         """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
         was_looking, rows = bool(self.past), self.past or self.queue.history(self.labeller, limit=ALL)
+        if self.lease is not None and not was_looking:
+            self._marked = self.lease.token, self.screen.playback.flagged, self.screen.playback.note
         for place in range(self._place + 1 if was_looking else 0, len(rows)):
             self.past, self._place = rows, place
             if self._play(rows[place].left, rows[place].right, rows[place]):

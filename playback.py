@@ -15,7 +15,7 @@ ANSWERS = ("left", "right", "equal", "incomparable")
 WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
 PLAYING = ("pause", "back", "forward", "slower", "faster", "replay")
 # What is asked for besides an answer may be meant although the pair is new, or there is none.
-ALWAYS = ("undo", "help", "break", "gallery", "close")
+ALWAYS = ("undo", "help", "break", "gallery", "quality", "close")
 KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
 HELP = (
     "L or left arrow    the left clip is better",
@@ -28,10 +28,10 @@ HELP = (
     "S                  pass this pair on, to somebody else or for later",
     "F                  mark this pair, with a note if you like: Enter ends it",
     "G                  your answers, newest first, to look at again and change",
+    "Q                  how good the answers are",
     "P                  take a break      H or ?   this help",
     "T                  start training before all initial labels are given",
     "Esc or Ctrl-D      end the labelling; training goes on",
-    "Only on the page (--ui web): how good your answers are, with Q.",
 )
 
 
@@ -48,7 +48,7 @@ class Playback:
         self.clock, self.speed, self.paused = clock, 1.0, False
         self.n_frames, self.fps = 1, 1.0
         self.replays = 0
-        self.helping = False  # help takes the place of the clips
+        self.reading: tuple[str, ...] = ()  # what takes the place of the clips until the next key
         self.told: tuple[str, ...] = ()  # paragraphs about the task, below the keys in the help
         self.keys_line = ""  # what keys do now, where that is not the usual
         self.flagged, self.note = False, ""  # what goes with an answer to the pair
@@ -59,7 +59,6 @@ class Playback:
     def start(self, n_frames: int, fps: float) -> None:
         """A new pair, of so many frames at so many per second."""
         self.n_frames, self.fps, self.paused, self.replays = n_frames, fps, False, 0
-        self.helping = False
         self._at, self._since = 0.0, self.clock()
         self._started = self._since
 
@@ -90,10 +89,12 @@ class Playback:
             self.speed = SPEEDS[min(max(place, 0), len(SPEEDS) - 1)]
         return True
 
-    def helps(self, action: str) -> bool:
-        """Shows help when asked; any action puts it away, and is used up by that."""
-        was, self.helping = self.helping, action == "help" and not self.helping
-        return action != "close" and (was or self.helping)
+    def reads(self, action: str) -> bool:
+        """Shows help when asked; any action puts away what is read, and is used up by that."""
+        was, self.reading = self.reading, ()
+        if action == "help" and not was:
+            self.reading = (*HELP, "", *self.told)
+        return action != "close" and bool(was or self.reading)
 
     def flag(self) -> None:
         """Marks the pair and begins a note about it, or takes both away."""

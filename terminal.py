@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, PLAYING, WORDS, Playback
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -35,7 +35,7 @@ KEYS = {
     **dict.fromkeys(["u", "\x7f", "\b"], "undo"),
     **{" ": "pause", ",": "back", ".": "forward", "[": "slower", "]": "faster"},
     **dict.fromkeys(["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"], "replay"),
-    **{"s": "skip", "f": "flag", "g": "gallery", "p": "break", "t": "start"},
+    **{"s": "skip", "f": "flag", "g": "gallery", "q": "quality", "p": "break", "t": "start"},
     **dict.fromkeys(["h", "?"], "help"),
     **dict.fromkeys(["\x1b", "\x04"], "close"),
 }
@@ -286,7 +286,7 @@ class TerminalScreen:
         """The next press that is not the screen's own business; empty if there is none."""
         while action := self._kept.popleft() if self._kept else self._keys.next():
             guarded = self._clips is None or time.monotonic() < self._guarded_until
-            if self.playback.helps(action) or (self._clips is not None and self.playback.do(action)):
+            if self.playback.reads(action) or (self._clips is not None and self.playback.do(action)):
                 continue
             if not guarded or action in ALWAYS:
                 return action
@@ -303,7 +303,7 @@ class TerminalScreen:
             return
         size = os.get_terminal_size(self._out)
         columns, rows = size.columns, size.lines
-        words = (self._caption, self._message, self.playback.helping, self._said, tuple(self._printed.lines)[-1:])
+        words = (self._caption, self._message, self.playback.reading, self._said, tuple(self._printed.lines)[-1:])
         state = (size, self._pairs, self._clips is None, self.playback.index(), words)
         if state == self._drawn:
             return
@@ -332,8 +332,8 @@ class TerminalScreen:
             lines = [f"{columns} x {rows} is too small:", f"clips need {MIN_COLUMNS} x {MIN_ROWS}.", "Make it larger."]
             return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
         printed = self._printed.lines[-1] if self._printed.lines else ""
-        if self.playback.helping:
-            return dict(enumerate(self._help(columns, rows))), {}
+        if self.playback.reading:
+            return dict(enumerate(self._page(columns, rows))), {}
         if self._clips is None:
             middle = {rows // 2: self._message.center(columns)[:columns]}
             return {**middle, rows - 1: f"{DIM}{printed[: columns - 1]}{PLAIN}"}, {}
@@ -361,9 +361,9 @@ class TerminalScreen:
         texts[rows - 1] = f"{DIM}{texts[rows - 1]}{PLAIN}"
         return texts, pictures
 
-    def _help(self, columns: int, rows: int) -> list[str]:
-        """The keys and what the labeller was told of the task, as far as there is room."""
-        paragraphs = ("", *HELP, "", *self.playback.told)
+    def _page(self, columns: int, rows: int) -> list[str]:
+        """What is read in place of the clips, as far as there is room."""
+        paragraphs = ("", *self.playback.reading)
         lines = [line for text in paragraphs for line in textwrap.wrap(text, columns - 2) or [""]]
         if len(lines) > rows - 2:
             lines[rows - 3 :] = ["... Make the terminal larger for the rest."]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, HELP, Playback, loop_index
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
@@ -24,7 +24,7 @@ CLIP_KEYS = {
     **dict.fromkeys(["ENTER", "RETURN", "NUM_ENTER", "DOWN"], "incomparable"),
     **dict.fromkeys(["U", "BACKSPACE"], "undo"),
     **{"SPACE": "pause", "COMMA": "back", "PERIOD": "forward", "BRACKETLEFT": "slower", "BRACKETRIGHT": "faster"},
-    **{"HOME": "replay", "S": "skip", "F": "flag", "G": "gallery", "P": "break", "T": "start"},
+    **{"HOME": "replay", "S": "skip", "F": "flag", "G": "gallery", "Q": "quality", "P": "break", "T": "start"},
     **dict.fromkeys(["H", "SLASH", "QUESTION"], "help"),
     "ESCAPE": "close",
 }
@@ -247,9 +247,9 @@ class _PairWindow:
         canvas = self._canvas
         if canvas.closed:
             return
-        if self._clips is None or self.playback.helping:
-            lines = (*HELP, "", *self.playback.told)
-            text, size = ("\n".join(lines), 13) if self.playback.helping else (self._caption, 20)
+        if self._clips is None or self.playback.reading:
+            reading = self.playback.reading
+            text, size = ("\n".join(reading), 13) if reading else (self._caption, 20)
             if canvas.begin(text):
                 width, height = canvas.window.get_size()
                 canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)
@@ -352,7 +352,7 @@ class ClipWindow(_PairWindow):
             if playback.writing:
                 if press == "close":  # Escape, which is no text
                     playback.write("\x1b")
-            elif press and (self._clips or press in ALWAYS) and not playback.helps(press) and not playback.do(press):
+            elif press and (self._clips or press in ALWAYS) and not playback.reads(press) and not playback.do(press):
                 return press
         return ""
 

@@ -37,7 +37,7 @@ from label_queue import (
     check_labeller,
 )
 from label_server.clips import KEEP_CLIPS, Clips
-from label_server.quality import Judgement, quality
+from label_server.quality import judged, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
 from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spreadsheet_cell
@@ -447,7 +447,7 @@ class LabelApp:
 
     async def get_quality(self, request: Request, _: None) -> Response:
         rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))
-        return JSONResponse(await asyncio.to_thread(quality, [_judgement(row) for row in reversed(rows)]))
+        return JSONResponse(await asyncio.to_thread(quality, judged(rows)))
 
     async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
         rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))
@@ -475,14 +475,6 @@ def _tell(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> 
 def _lease(lease: Lease) -> dict[str, Any]:
     """What the page is told: not the kind, for who knows that a pair is a repetition answers it otherwise."""
     return {name: getattr(lease, name) for name in ("token", "comparison_id", "left", "right", "expires_at")}
-
-
-def _judgement(row: HistoryRow) -> Judgement:
-    first = min(row.left, row.right)
-    preferred = {"left": row.left, "right": row.right}.get(row.choice)
-    value = row.choice if preferred is None else "first" if preferred == first else "second"
-    seconds = None if row.shown_at is None else row.answered_at - row.shown_at
-    return Judgement(row.labeller, row.comparison_id, row.choice, value, seconds)
 
 
 def _csv(records: list[dict[str, Any]]) -> str:

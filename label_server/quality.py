@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from label_queue import HistoryRow
 from reliability import Vote, error_rates, shared_votes
 
 DECISIVE = ("first", "second")
@@ -26,6 +27,15 @@ class Judgement:
     choice: str  # left, right, equal or incomparable, as it was shown
     value: str  # the same whichever way round it was shown: first, second (by segment id), equal or incomparable
     seconds: float | None  # from shown to answered
+
+    @classmethod
+    def of(cls, row: HistoryRow) -> Judgement:
+        """What an answer says of its pair, whichever way round that was shown."""
+        preferred = {"left": row.left, "right": row.right}.get(row.choice)
+        first = preferred == min(row.left, row.right)
+        value = row.choice if preferred is None else "first" if first else "second"
+        seconds = None if row.shown_at is None else row.answered_at - row.shown_at
+        return cls(row.labeller, row.comparison_id, row.choice, value, seconds)
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,11 @@ def labeller_quality(labeller: str, judgements: Sequence[Judgement], error_rate:
     )
 
 
+def judged(newest_first: Sequence[HistoryRow]) -> list[Judgement]:
+    """The answers of a history, oldest first."""
+    return [Judgement.of(row) for row in reversed(newest_first)]
+
+
 def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
     """The quality page: a row per labeller, and agreement between them. JSON values only."""
     by_labeller: dict[str, list[Judgement]] = defaultdict(list)
@@ -138,3 +153,34 @@ def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "overlap": len(shared),
         "answers": len(judgements),
     }
+
+
+def in_words(newest_first: Sequence[HistoryRow]) -> tuple[str, ...]:
+    """What the quality page says, as lines for a screen without tables."""
+
+    def percent(share: float | None) -> str:
+        return "-" if share is None else f"{share:.0%}"
+
+    found = quality(judged(newest_first))
+    lines = [f"{found['answers']} answers; {found['overlap']} pairs were answered by more than one person."]
+    if found["alpha"] is not None:
+        lines.append(f"They agree with Krippendorff's alpha = {found['alpha']:.2f} (1: always, 0: as by chance).")
+    for one in found["labellers"]:
+        pace = "" if one["median_seconds"] is None else f", {one['median_seconds']:.1f} s each"
+        left = percent(one["left_rate"])
+        if one["left_rate"] is not None:
+            left += f" ({percent(one['left_low'])} to {percent(one['left_high'])})"
+        again = "" if one["self_consistency"] is None else f" of {one['repeats']}"
+        lines += [
+            "",
+            f"{one['labeller']}: {one['answers']} answers{pace}",
+            f"picks left {left}, equal {percent(one['equal_share'])}, can't tell {percent(one['incomparable_share'])}",
+            f"same again {percent(one['self_consistency'])}{again}, errors about {percent(one['error_rate'])}",
+        ]
+    return (
+        *lines,
+        "",
+        "Picks left: share of the decided answers, with its 95 % interval; far from 50 % hints at a habit.",
+        "Same again: pairs asked a second time, sides swapped. Errors: estimated from pairs with several answers.",
+        "Nobody is judged by this page.",
+    )

@@ -191,7 +191,7 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         screen.press("f\r")
         screen.wait_for("marked")
         screen.press("?")
-        screen.wait_for("Only on the page")
+        screen.wait_for("how good the answers are")
         screen.wait_for("Mind the walls.")
         screen.press("?")
         screen.wait_for("after 5 answers")
@@ -231,6 +231,13 @@ def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
         screen.wait_for("Answer 1 of 2, just now: Equal")
         screen.press("p")
         screen.wait_for("after 3 answers")
+        screen.press("fhm\rg")
+        screen.wait_for("Answer 2 of 2")
+        screen.press("pq")
+        screen.wait_for("2 answers; 0 pairs were answered by more than one person")
+        screen.wait_for("picks left 0% (0% to 79%), equal 50%, can't tell 0%")
+        screen.press("e")  # any key goes back
+        screen.wait_for("marked: hm  ·  Label 3, after 3 answers")
         screen.press("\x04")
         assert screen.ended() == 0
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
@@ -365,7 +372,7 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
         presses._guarded_until = 0.0
         press("flr\rg]", lambda: playback.speed == 2)
         assert (playback.note, playback.flagged, db.n_answers()) == ("lr", True, 0)
-        press("?", lambda: playback.helping)
+        press("?", lambda: playback.reading)
         press("\x04", lambda: gatherer.ended)
         gatherer.close()
     assert termios.tcgetattr(slave) == before

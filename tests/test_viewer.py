@@ -135,6 +135,7 @@ def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
         ("s", "skip"),
         ("f", "flag"),
         ("g", "gallery"),
+        ("q", "quality"),
         ("p", "break"),
         ("Escape", "close"),
     ],
