@@ -34,6 +34,8 @@ HELP = (
     "Esc or Ctrl-D      end the labelling; training goes on",
 )
 
+GOES_BACK = "Any key goes back."
+
 
 def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
     """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""

@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback
+from playback import ALWAYS, ANSWERS, GOES_BACK, GUARD_SECONDS, PLAYING, WORDS, Playback
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -367,7 +367,7 @@ class TerminalScreen:
         lines = [line for text in paragraphs for line in textwrap.wrap(text, columns - 2) or [""]]
         if len(lines) > rows - 2:
             lines[rows - 3 :] = ["... Make the terminal larger for the rest."]
-        return [f" {line}" for line in (*lines, "", "Any key goes back.")]
+        return [f" {line}" for line in (*lines, "", GOES_BACK)]
 
     def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
         """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
+from playback import ALWAYS, ANSWERS, GOES_BACK, GUARD_SECONDS, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
@@ -249,7 +249,7 @@ class _PairWindow:
             return
         if self._clips is None or self.playback.reading:
             reading = self.playback.reading
-            text, size = ("\n".join(reading), 13) if reading else (self._caption, 20)
+            text, size = ("\n".join((*reading, "", GOES_BACK)), 13) if reading else (self._caption, 20)
             if canvas.begin(text):
                 width, height = canvas.window.get_size()
                 canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)

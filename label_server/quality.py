@@ -158,29 +158,24 @@ def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
 def in_words(newest_first: Sequence[HistoryRow]) -> tuple[str, ...]:
     """What the quality page says, as lines for a screen without tables."""
 
-    def percent(share: float | None) -> str:
-        return "-" if share is None else f"{share:.0%}"
-
     found = quality(judged(newest_first))
     lines = [f"{found['answers']} answers; {found['overlap']} pairs were answered by more than one person."]
     if found["alpha"] is not None:
         lines.append(f"They agree with Krippendorff's alpha = {found['alpha']:.2f} (1: always, 0: as by chance).")
     for one in found["labellers"]:
         pace = "" if one["median_seconds"] is None else f", {one['median_seconds']:.1f} s each"
-        left = percent(one["left_rate"])
+        told = [f"equal {one['equal_share']:.0%}", f"can't tell {one['incomparable_share']:.0%}"]
         if one["left_rate"] is not None:
-            left += f" ({percent(one['left_low'])} to {percent(one['left_high'])})"
-        again = "" if one["self_consistency"] is None else f" of {one['repeats']}"
-        lines += [
-            "",
-            f"{one['labeller']}: {one['answers']} answers{pace}",
-            f"picks left {left}, equal {percent(one['equal_share'])}, can't tell {percent(one['incomparable_share'])}",
-            f"same again {percent(one['self_consistency'])}{again}, errors about {percent(one['error_rate'])}",
-        ]
+            told.insert(0, f"picks left {one['left_rate']:.0%} ({one['left_low']:.0%} to {one['left_high']:.0%})")
+        if one["self_consistency"] is not None:
+            told.append(f"same again {one['self_consistency']:.0%} of {one['repeats']}")
+        if one["error_rate"] is not None:
+            told.append(f"errors about {one['error_rate']:.0%}")
+        lines += ["", f"{one['labeller']}: {one['answers']} answers{pace}", ", ".join(told)]
     return (
         *lines,
         "",
-        "Picks left: share of the decided answers, with its 95 % interval; far from 50 % hints at a habit.",
+        "Picks left: share of the decided answers, with its 95% interval; far from 50% hints at a habit.",
         "Same again: pairs asked a second time, sides swapped. Errors: estimated from pairs with several answers.",
         "Nobody is judged by this page.",
     )
