@@ -14,6 +14,7 @@ from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
+from label_quality import in_words
 from label_queue import ALL, HistoryRow, LabelQueue, Lease, Submission, SubmissionError
 from playback import ANSWERS, KEYS_HELP, WORDS, Playback
 from pref_db import DamagedError
@@ -268,8 +269,6 @@ class Person:
         elif action == "gallery":
             self._look_back()
         elif action == "quality":
-            from label_server.quality import in_words  # the statistics only where somebody asks for them
-
             self.screen.playback.reading = in_words(self.queue.history(merged=True, limit=ALL))
         elif self._shows_clips and action == "flag":
             self.screen.playback.flag()

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import label_server.status as status_module
+from label_quality import judged, quality
 from label_queue import (
     ALL,
     LABELLER,
@@ -37,7 +38,6 @@ from label_queue import (
     check_labeller,
 )
 from label_server.clips import KEEP_CLIPS, Clips
-from label_server.quality import judged, quality
 from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
 from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spreadsheet_cell

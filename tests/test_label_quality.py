@@ -8,7 +8,7 @@ import krippendorff
 import numpy as np
 import pytest
 
-from label_server.quality import Judgement, known_error_rates, krippendorff_alpha, quality, wilson
+from label_quality import Judgement, known_error_rates, krippendorff_alpha, quality, wilson
 
 
 def judgement(
