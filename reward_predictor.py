@@ -132,7 +132,7 @@ class RewardPredictor(nn.Module):
     ) -> None:
         """`make_network` takes the place of the networks that the config names."""
         super().__init__()
-        self.device = device
+        self.device, self.kind = device, inputs.kind
         self.n_members, self.reward_std = config.ensemble_size, config.reward_std
         self.body: nn.Module
         if make_network is not None:
@@ -239,10 +239,16 @@ class RewardPredictor(nn.Module):
         return mean
 
     @torch.no_grad()
-    def fit_normaliser(self, raw: Tensor) -> None:
-        """Sets the statistics to those of raw rewards (members, B) on recent segments."""
+    def fit_normaliser(self, raw: Tensor, like: Tensor | None = None) -> None:
+        """Sets the statistics to those of raw rewards (members, B) on recent steps.
+
+        Or so that these rewards, when normalised, have mean and deviation of `like` (members, B): rewards as they were.
+        """
         self.mean.copy_(raw.mean(1))
         self.std.copy_(raw.std(1).clamp(min=1e-6))
+        if like is not None:
+            self.std.mul_(self.reward_std / like.std(1).clamp(min=1e-6))
+            self.mean.sub_(like.mean(1) * self.std / self.reward_std)
 
 
 def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor) -> Tensor:
@@ -846,7 +852,10 @@ class PredictorCopy:
     """A predictor that follows the weights on the board.
 
     New weights shift the reward of everything a little, and a constant shift of the reward is a hundredfold shift of
-    the values at a discount of 0.99. So the copy normalises anew on what the policy has just seen.
+    the values at a discount of 0.99. So the copy normalises anew on what the policy has just seen: pixels to zero mean
+    and the wanted deviation; vectors, whose scale the worker sees to (`a2c.returns.ReturnScale`), only at first, and
+    then so that what was seen is worth as much as before. Else the zero and the scale would change with how many bodies
+    happen to lie down just then, and the values with them.
     """
 
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
@@ -855,6 +864,7 @@ class PredictorCopy:
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._n_recent = 0  # steps in them
         self._skip = 0  # of the next steps, before one is kept
+        self._fitted = False
 
     @property
     def trained(self) -> bool:
@@ -864,14 +874,22 @@ class PredictorCopy:
     def refresh(self) -> int:
         """Takes over the newest weights; returns their version, 0 while there are none."""
         if self.board.version > self.version:
-            self.version = self.board.fetch(self.predictor)
             if self._n_recent >= NORMALISER_STEPS:
-                observations, actions = (torch.cat(parts) for parts in zip(*self._recent, strict=True))
-                with torch.inference_mode():
-                    raw = self.predictor.predict(observations, actions)
-                self.predictor.fit_normaliser(raw)
+                self._fetch_and_fit()
+            else:
+                self.version = self.board.fetch(self.predictor)
             self._folded = self.predictor.folded()
         return self.version
+
+    @torch.inference_mode()
+    def _fetch_and_fit(self) -> None:
+        predictor = self.predictor
+        recent = [torch.cat(parts) for parts in zip(*self._recent, strict=True)]
+        keeps = self._fitted and predictor.kind == "vector"
+        before = predictor.normalised(predictor.predict(*recent)) if keeps else None
+        self.version = self.board.fetch(predictor)
+        predictor.fit_normaliser(predictor.predict(*recent), like=before)
+        self._fitted = True
 
     @property
     def scale(self) -> np.ndarray:

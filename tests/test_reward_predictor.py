@@ -504,6 +504,45 @@ def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatc
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("inputs", [VECTORS, PredictorInputs("pixels", (4, 84, 84), 2, None)])
+def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled(
+    inputs: PredictorInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights that say the same in another measure, of what the policy saw after the first fit."""
+    monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 100)
+    monkeypatch.setattr(reward_predictor, "NORMALISER_STRIDE", 1)
+    torch.manual_seed(0)
+    source = RewardPredictor(inputs, SMALL)
+    board = WeightsBoard(source, None)
+    copy = PredictorCopySpec(inputs, SMALL, board).build()
+    rng, actions = np.random.default_rng(0), np.zeros(100, np.int64)
+
+    def seen(scale: float) -> np.ndarray:
+        if inputs.kind == "vector":
+            return rng.normal(scale=scale, size=(100, *inputs.observation_shape)).astype(np.float32)
+        return (scale * rng.integers(64, size=(100, *inputs.observation_shape))).astype(np.uint8)
+
+    board.publish(source)
+    copy.refresh()
+    copy.member_rewards(seen(1.0), actions)
+    board.publish(source)
+    copy.refresh()  # the first fit
+    wider = seen(3.0)
+    before = copy.member_rewards(wider, actions)
+    assert before.std(1, ddof=1).min() > 1.5 * SMALL.reward_std
+    with torch.no_grad():
+        source.out.weight.mul_(2.0)
+        source.out.bias.add_(5.0)
+    board.publish(source)
+    copy.refresh()
+    after = copy.member_rewards(wider, actions)
+    if inputs.kind == "vector":
+        np.testing.assert_allclose(after, before, atol=1e-4)
+    else:
+        np.testing.assert_allclose(after.mean(1), 0, atol=1e-3)
+        np.testing.assert_allclose(after.std(1, ddof=1), SMALL.reward_std, atol=1e-3)
+
+
 def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
     """A tenth of a label for each agent step, in batches of 16, without making up for a long absence."""
     answer(ring.db, range(40))
