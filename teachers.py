@@ -80,7 +80,7 @@ class FunctionRewards:
         try:
             value = self.function(_read_only(segment))
             array = np.asarray(value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"the teacher {self.name} failed with {_first_line(error)}; mend it.") from error
         if array.dtype.kind not in "biuf":
             what = " ".join(reprlib.repr(value).split())

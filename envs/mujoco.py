@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from .bodies import TASKS, Moment
-from .table import EnvError, EnvInfo, find_spec
+from .table import EnvError, EnvInfo, find_spec, make
 from .vector import PreferenceVecEnv
 
 PICTURE_SIZE = 240  # side of what people see, pixels
@@ -170,18 +169,16 @@ def make_body(gymnasium_id: str, **options: Any) -> Any:
     Raises EnvError if MuJoCo is missing, or the environment cannot be made.
     """
     choose_renderer()
-    try:
-        return gymnasium.make(find_spec(gymnasium_id), disable_env_checker=True, **options).unwrapped
-    except Exception as error:  # a constructor may raise anything
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise EnvError(f"{gymnasium_id} could not be created: {reason or type(error).__name__}.") from error
+    return make(find_spec(gymnasium_id), disable_env_checker=True, **options).unwrapped
 
 
 @cache
 def choose_renderer() -> None:
-    """Where there is no display, lets MuJoCo draw with EGL or OSMesa, unless MUJOCO_GL says how; before its import."""
-    settled = any(os.environ.get(name) for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))
-    if settled or not sys.platform.startswith("linux"):
+    """Lets MuJoCo draw with EGL or OSMesa, unless MUJOCO_GL says how; before its import.
+
+    Also where a display is named, for it may be gone, and a picture that nobody sees needs none.
+    """
+    if os.environ.get("MUJOCO_GL") or not sys.platform.startswith("linux"):
         return
     for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
         try:

@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -206,7 +208,7 @@ def find_spec(env_id: str) -> EnvSpec:
         except ImportError as error:
             raise EnvError(f"{env_id} needs the Python package {module!r}: install it ({error}).") from error
     spec = gymnasium.registry.get(name)
-    if spec is None:
+    if spec is None or _has_left(spec):
         raise EnvError(_unknown_message(env_id, name))
     return spec
 
@@ -221,14 +223,20 @@ def is_body(spec: EnvSpec) -> bool:
     return str(spec.entry_point).startswith("gymnasium.envs.mujoco")
 
 
+def _has_left(spec: EnvSpec) -> bool:
+    """Whether Gymnasium knows the id only to say that it is elsewhere now: MuJoCo's old versions."""
+    return getattr(spec.entry_point, "__name__", "") == "_raise_mujoco_py_error"
+
+
 def _unknown_message(env_id: str, name: str) -> str:
     pixels_name = name.replace("-ramDeterministic", "NoFrameskip").replace("-ram", "")
     if "-ram" in name and pixels_name in gymnasium.registry:
         return f"{env_id} observes the console's memory, not its picture: use {pixels_name} instead."
-    by_lower = {known.lower(): known for known in (*gymnasium.registry, *TASKS)}
+    there = [known for known, spec in gymnasium.registry.items() if not _has_left(spec)]
+    by_lower = {known.lower(): known for known in (*there, *TASKS)}
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=8)]
-    # Atari games go by several ids; the one that the project's documents use comes first.
-    close.sort(key=lambda known: not known.endswith("NoFrameskip-v4"))
+    # What goes by several ids comes first by the one that the project's documents use.
+    close.sort(key=lambda known: not (known.endswith("NoFrameskip-v4") or known in TASKS))
     meant = ", ".join(close[:3] or ["PongNoFrameskip-v4"])
     return (
         f"No environment is called {env_id!r}: try {meant}, any other Atari game, "
@@ -263,17 +271,27 @@ def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
     )
 
 
-def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
+def make(spec: EnvSpec, **options: Any) -> Any:
+    """`gymnasium.make`; raises EnvError with what its constructor said."""
     try:
-        env = gymnasium.make(spec)
-    except Exception as error:  # an environment's constructor may raise anything
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise EnvError(f"{env_id} could not be created: {reason or type(error).__name__}.") from error
-    with env:
+        return gymnasium.make(spec, **options)
+    except Exception as error:  # a constructor may raise anything
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        renderer = os.environ.get("MUJOCO_GL")
+        if renderer and is_body(spec) and "mujoco" not in sys.modules:  # it looks for the renderer when it is imported
+            raise EnvError(
+                f"MuJoCo does not start with MUJOCO_GL={renderer} ({reason}): unset it, or let it name a renderer that "
+                "is installed: egl, osmesa or, with a display, glfw."
+            ) from error
+        raise EnvError(f"{spec.id} could not be created: {reason}.") from error
+
+
+def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
+    with make(spec) as env:
         kind, shape = _observations(env_id, env.observation_space)
         n_actions, action_dim, bounds = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
-        state_size = env.unwrapped.state_vector().size if is_body(spec) else 0  # type: ignore[attr-defined]
+        state_size = env.unwrapped.state_vector().size if is_body(spec) else 0
     return EnvInfo(
         env_id=env_id,
         kind=kind,

@@ -114,6 +114,9 @@ def test_tasks_are_known_by_name() -> None:
     assert env_info("Swimmer").tuned["ent_coef"] == 0.001 and "ent_coef" not in env_info("Hopper").tuned
     with pytest.raises(EnvError, match="ShortHopper-v1"):
         env_info("ShortHoper")
+    for unknown in ("hopper", "Hopper-v3"):  # of which Gymnasium knows only that it has left
+        with pytest.raises(EnvError, match=f"called '{unknown}': try Hopper-v1, ShortHopper-v1, Hopper-v5"):
+            env_info(unknown)
     with pytest.raises(EnvError, match="make_vec_env"):
         make_env("Hopper")
 
@@ -214,3 +217,9 @@ def test_people_are_not_asked_about_bodies_that_cannot_be_drawn(tmp_path: Path) 
     result = run(tmp_path, *words, status=2, MUJOCO_GL="glfw", DISPLAY="", WAYLAND_DISPLAY="")
     message = one_sentence(result.stderr)
     assert message.startswith("run.py: Reacher-v1 cannot be drawn (") and "apt-get install libegl1" in message
+
+
+def test_a_renderer_that_is_not_there_is_named_also_where_nothing_is_drawn(tmp_path: Path) -> None:
+    words = ("train_policy_with_original_rewards", "Reacher", "--million_timesteps", "0.001")
+    message = one_sentence(run(tmp_path, *words, status=2, MUJOCO_GL="none").stderr)
+    assert message.startswith("run.py: MuJoCo does not start with MUJOCO_GL=none (") and "unset it" in message
