@@ -157,7 +157,6 @@ def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
 
 def in_words(newest_first: Sequence[HistoryRow]) -> tuple[str, ...]:
     """What the quality page says, as lines for a screen without tables."""
-
     found = quality(judged(newest_first))
     lines = [f"{found['answers']} answers; {found['overlap']} pairs were answered by more than one person."]
     if found["alpha"] is not None:

@@ -199,7 +199,8 @@ class Person:
             return
         self.lease = lease
         if lease.token == self._marked[0]:
-            self.screen.playback.flagged, self.screen.playback.note = self._marked[1:]
+            _, self.screen.playback.flagged, self.screen.playback.note = self._marked
+        self._marked = "", False, ""
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
         self._say(
