@@ -28,6 +28,8 @@ Mode = Literal[
     "pretrain_reward_predictor",
 ]
 MODES: tuple[str, ...] = get_args(Mode)
+# Settings that say where a run is kept or how it is shown, and not what it does.
+INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
 
@@ -103,6 +105,15 @@ class RunConfig:
             raise UserError(
                 f"the run was made by another version of the settings ({error}); start a new run."
             ) from error
+
+
+def settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What decides a run's course, of its config as plain values, by the names of the flags."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        if name not in INCIDENTAL:
+            values.update(value if isinstance(value, dict) else {name: value})
+    return values
 
 
 def parse(arguments: list[str]) -> RunConfig:
@@ -189,6 +200,8 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = asks_for_labels
+    if values.get("ensemble_size", first.predictor.ensemble_size) == 1:
+        values["query_selection"] = "random"  # one network disagrees with nobody
     return RunConfig(
         first.mode,
         first.env_id,
@@ -208,6 +221,16 @@ def validate(config: RunConfig) -> None:
     policy, predictor, prefs = config.policy, config.predictor, config.prefs
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda finds no CUDA card that PyTorch can use; give --device cpu.")
+    positive = {
+        "million_timesteps": policy.million_timesteps,
+        "lr": policy.lr,
+        "max_kl": policy.max_kl,
+        "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
+        "reward_std": predictor.reward_std,
+    }
+    for name, number in positive.items():
+        if not 0 < number < float("inf"):
+            raise UserError(f"--{name} must be a number above 0, not {number}.")
     at_least = {
         "n_envs": (policy.n_envs, 1),
         "n_steps": (policy.n_steps, 1),
@@ -222,6 +245,7 @@ def validate(config: RunConfig) -> None:
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "explore_million_timesteps": (policy.explore_million_timesteps, 0),
         "ensemble_size": (predictor.ensemble_size, 1),
+        "label_buffer": (predictor.label_buffer, 1),
         "n_initial_epochs": (predictor.n_initial_epochs, 1),
         "labels_per_step": (predictor.labels_per_step, 0),
         "label_batch_size": (predictor.label_batch_size, 1),
@@ -231,24 +255,14 @@ def validate(config: RunConfig) -> None:
         "max_prefs": (prefs.max_prefs, 0),
         "max_segs": (prefs.max_segs, 2),
         "clip_steps": (prefs.clip_steps, 1),
+        "query_candidates": (prefs.query_candidates, 1),
         "seed": (config.seed, 0),
+        "teacher_end_penalty": (prefs.teacher_end_penalty, 0),
         "teacher_equal": (0.0 if prefs.teacher_equal is None else prefs.teacher_equal, 0),
     }
     for name, (value, least) in at_least.items():
-        if not value >= least:
-            raise UserError(f"--{name} must be {least} or more, not {value}.")
-    positive = {
-        "million_timesteps": policy.million_timesteps,
-        "lr": policy.lr,
-        "max_kl": policy.max_kl,
-        "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
-        "reward_std": predictor.reward_std,
-    }
-    for name, number in positive.items():
-        if not 0 < number < float("inf"):
-            raise UserError(f"--{name} must be a number above 0, not {number}.")
-    if not 0 <= prefs.teacher_end_penalty < float("inf"):
-        raise UserError(f"--teacher_end_penalty must be a number of 0 or more, not {prefs.teacher_end_penalty}.")
+        if not least <= value < float("inf"):
+            raise UserError(f"--{name} must be a number of {least} or more, not {value}.")
     if prefs.teacher_end_penalty and ":" in prefs.teacher:
         raise UserError(
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
@@ -274,8 +288,10 @@ def validate(config: RunConfig) -> None:
     for name, share in shares.items():
         if share is not None and not 0 <= share <= 1:
             raise UserError(f"--{name} must lie between 0 and 1, not {share}.")
-    if not 0 <= predictor.dropout < 1:
-        raise UserError(f"--dropout must be at least 0 and below 1, not {predictor.dropout}.")
+    for name, share in (("dropout", predictor.dropout), ("label_error_rate", predictor.label_error_rate)):
+        if not 0 <= share < 1:
+            raise UserError(f"--{name} must be at least 0 and below 1, not {share}.")
+    _validate_ensemble(config)
     if predictor.l2 != "adaptive" and not 0 <= predictor.l2 < float("inf"):
         raise UserError(f"--l2 must be 'adaptive' or a number of 0 or more, not {predictor.l2}.")
     if isinstance(prefs.wait_for_labels, float) and not 0 <= prefs.wait_for_labels <= 1:
@@ -304,11 +320,25 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
         raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
+    if policy.demonstrations and policy.explore_million_timesteps:
+        raise UserError(
+            "--explore_million_timesteps makes the policy forget the --demonstrations that it starts from; give one."
+        )
     if policy.demonstrations and policy.load_policy_ckpt_dir:
         raise UserError("--demonstrations and --load_policy_ckpt_dir both say what the policy starts from; give one.")
     check_name(prefs.teacher)
     config.page.check()
     _validate_stages(config)
+
+
+def _validate_ensemble(config: RunConfig) -> None:
+    """What asks for disagreement, which one network alone has none of."""
+    if config.predictor.ensemble_size > 1 or config.resume:
+        return
+    if config.prefs.query_selection == "disagreement" and config.prefs.gather_prefs and config.uses_preferences:
+        raise UserError("--query_selection disagreement needs an ensemble; give --ensemble_size 3, or random.")
+    if config.policy.disagreement_bonus:
+        raise UserError("--disagreement_bonus needs an ensemble; give --ensemble_size 3, or leave it out.")
 
 
 def _validate_stages(config: RunConfig) -> None:

@@ -18,14 +18,27 @@ from pathlib import Path
 import tyro
 
 import checkpoint
+from a2c.evaluation import read_evaluations
+from config import RunConfig, parse, settings
 from processes import UserError
 from run_folder import n_cores, read_config
 
 CORES_PER_RUN = 2
+BYTES_PER_RUN = 4e9  # what a run of Pong takes, with 3,000 labels held
 
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
 PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
-PAPERS_LENGTH = ("--million_timesteps", "50")
+# All that the paper has for Atari and the defaults have not.
+AS_THE_PAPER = (
+    *("--million_timesteps", "50", "--l2", "adaptive", "--dropout", "0.5", "--labels_per_step", "0.1"),
+    *(
+        "--label_schedule",
+        "stepped",
+        "--continuing_episodes",
+        "--no_normalise_pixels",
+        "--no_reward_predictor_normalises_pixels",
+    ),
+)
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
 
@@ -95,7 +108,7 @@ EXPERIMENTS = {
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
     "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
     "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG)),
-    "pong-paper": Experiment("Pong, 5,500 labels, A2C, the paper's length", _with_labels(PONG, 5500, *PAPERS_LENGTH)),
+    "pong-paper": Experiment("Pong, 5,500 labels, all settings the paper's", _with_labels(PONG, 5500, *AS_THE_PAPER)),
     "enduro": Experiment("Enduro, 5,500 labels", _with_labels(ENDURO, 5500, *_quick(10))),
     # The oracle sees no difference between clips in which nobody is passed, and a random driver passes nobody. People
     # do, and with them the paper's agent learned what with the oracle it did not (figure 3).
@@ -146,7 +159,7 @@ def reproduce(
     name: tyro.conf.Positional[str | None] = None,
     seeds: int = 3,
     log_dir: str = "runs",
-    at_once: int = max(1, n_cores() // CORES_PER_RUN),
+    at_once: int | None = None,
 ) -> int:
     """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
 
@@ -157,10 +170,10 @@ def reproduce(
         name: the experiment; without one they are listed.
         seeds: how many.
         log_dir: folder that holds the run folders.
-        at_once: how many runs at the same time.
+        at_once: how many runs at the same time; by default as many as cores and memory allow.
 
     Raises:
-        UserError: there is no such experiment, or a run failed.
+        UserError: there is no such experiment, a folder holds another one's run, or a run failed.
     """
     if name is None:
         for key, experiment in EXPERIMENTS.items():
@@ -168,6 +181,7 @@ def reproduce(
         return 0
     if name not in EXPERIMENTS:
         raise UserError(f"there is no experiment '{name}'; choose one of: {', '.join(EXPERIMENTS)}.")
+    at_once = at_once_by_default() if at_once is None else at_once
     for flag, value in (("seeds", seeds), ("at_once", at_once)):
         if value < 1:
             raise UserError(f"--{flag} must be 1 or more, not {value}.")
@@ -175,6 +189,8 @@ def reproduce(
     wanted = [(name, seed, run) for seed, run in enumerate(runs)]
     if ordinary := EXPERIMENTS[name].ordinary:
         wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
+    for one in wanted:
+        _check_same(*one)
     print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
@@ -189,13 +205,14 @@ def reproduce(
             for process in processes:
                 process.send_signal(signal.SIGINT)  # which writes checkpoints
             raise
-    if failed:
-        raise UserError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
     # Both are slow to import.
     import report
     import watch
 
-    report.report_command([*map(str, runs), "--output", str(Path(log_dir) / f"{name}-report")])
+    if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
+        report.report_command([*begun, "--output", str(Path(log_dir) / f"{name}-report")])
+    if failed:
+        raise UserError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
     if ordinary:
         video = ("--output", str(Path(log_dir) / f"{name}.mp4"))
         watch.watch_command([str(runs[0]), "--beside", str(wanted[-1][2]), "--deterministic", *video])
@@ -210,12 +227,38 @@ def _cores(n_runs: int) -> list[set[int]]:
     return [set(cores[i::n_runs]) or set(cores) for i in range(n_runs)]
 
 
+def at_once_by_default() -> int:
+    """How many runs the machine carries."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(n_cores() // CORES_PER_RUN, int(memory // BYTES_PER_RUN)))
+
+
+def _flags(name: str, seed: int, run: Path) -> tuple[str, ...]:
+    return (*EXPERIMENTS[name].command, "--seed", str(seed), "--log_dir", str(run.parent), "--run_name", run.name)
+
+
+def _check_same(name: str, seed: int, run: Path) -> None:
+    """Raises UserError if the folder is there and holds a run that was started with other settings."""
+    if not run.exists():
+        return
+    there = settings(RunConfig.from_dict(read_config(run)).as_dict())
+    wanted = settings(parse(list(_flags(name, seed, run))).as_dict())
+    differing = [f"--{flag} {there[flag]}, not {value}" for flag, value in wanted.items() if there[flag] != value]
+    if differing:
+        raise UserError(
+            f"{run} holds a run of other settings ({'; '.join(differing[:3])}); give another --log_dir to start anew."
+        )
+
+
 def is_done(run: Path) -> bool:
-    """Whether a run's policy was trained to its end."""
+    """Whether a run's policy was trained to its end, and evaluated there."""
     if not run.exists():
         return False
+    policy = read_config(run)["policy"]
     steps = [int(path.stem.removeprefix("step-")) for path in checkpoint.list_checkpoints(run / "policy")]
-    return max(steps, default=0) >= read_config(run)["policy"]["million_timesteps"] * 1e6
+    if policy["eval_interval_million_timesteps"]:
+        steps = [min(max(steps, default=0), int(row["steps"])) for row in read_evaluations(run)]
+    return max(steps, default=0) >= policy["million_timesteps"] * 1e6
 
 
 def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:
@@ -223,8 +266,7 @@ def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], process
     if is_done(run):
         print(f"{run.name}: done, in {run}", flush=True)
         return 0
-    flags = (*EXPERIMENTS[name].command, "--seed", str(seed), "--log_dir", str(run.parent), "--run_name", run.name)
-    arguments = ("--resume", str(run)) if run.exists() else flags
+    arguments = ("--resume", str(run)) if run.exists() else _flags(name, seed, run)
     cores = places.get()
     with subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "run.py"), *arguments],

@@ -31,14 +31,13 @@ LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
 TELL_SECONDS = 2.0  # between words to other processes about how far the run is
 TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
 TRIES = 50  # pairs looked at for one that was not asked yet
-CANDIDATES = 10  # pairs of which the one is asked that the ensemble disagrees about most: paper, section 2.2.4
 NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
 UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
 # What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
 MOMENTS, SQUARES = 5, 7
 CENTRES = 1000  # newest pairs asked, from which the next is to be far
 QuerySelection = Literal["random", "disagreement", "entropy", "newest", "k_center", "ordering"]
-LabelSchedule = Literal["paper", "exponential", "constant"]
+LabelSchedule = Literal["paper", "stepped", "exponential", "constant"]
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,15 @@ class PrefsConfig:
     clip_steps: int = 25
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "disagreement"
-    """Which pair is asked after the initial ones, which are of clips in no other pair: any; of ten, the one about whose
-    answer the ensemble disagrees most (the paper's) or is least sure; any of the newest tenth of the segments; of ten,
-    the one that looks least like the last 1,000 that were asked (B-Pref's greedy k-center); or those by which segments
-    are put in order."""
+    """Which pair is asked after the initial ones, which are of clips in no other pair: any; of several, the one about
+    whose answer the ensemble disagrees most (the paper's) or is least sure; any of the newest tenth of the segments; of
+    several, the one that looks least like the last 1,000 that were asked (B-Pref's greedy k-center); or those by which
+    segments are put in order."""
+    query_candidates: int = 10
+    """Pairs drawn, of which that one is asked."""
     label_schedule: LabelSchedule = "paper"
-    """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate or at rl-teacher's
-    exponential one, or evenly."""
+    """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate on MuJoCo, at the same
+    in ten steps, as the paper has it on Atari, or at rl-teacher's exponential one; or evenly."""
     load_prefs_dir: str | None = None
     """Run folder whose labels to start from."""
     ui: Ui = "auto"
@@ -124,7 +125,8 @@ def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int, sch
     """How many labels a synthetic teacher should have given after so many agent steps of training.
 
     With x the share of the training that is over, the share of the later labels is
-    `paper` (appendix A, its rate summed up): ln(1 + 10 x) / ln(1 + 10);
+    `paper` (appendix A.1, its rate summed up): ln(1 + 10 x) / ln(1 + 10);
+    `stepped` (appendix A.2): in each tenth of the training its rate at the beginning of that tenth;
     `exponential` (rl-teacher): 1 - 0.01^x;
     `constant`: x.
     """
@@ -133,6 +135,9 @@ def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int, sch
     x = min(steps / max_steps, 1.0)
     if schedule == "paper":
         share = math.log1p(ANNEALING * x) / math.log1p(ANNEALING)
+    elif schedule == "stepped":
+        rates = 1 / (1 + np.arange(ANNEALING))
+        share = float(np.interp(ANNEALING * x, np.arange(ANNEALING + 1), np.cumsum([0, *rates]) / rates.sum()))
     else:
         share = 1 - LEFT_OVER**x if schedule == "exponential" else x
     return n_initial + int((n_total - n_initial) * share)
@@ -327,7 +332,7 @@ class PrefInterface:
 
         if selection in ("random", "newest"):
             return draw()
-        candidates = [draw() for _ in range(CANDIDATES)]
+        candidates = [draw() for _ in range(self.config.query_candidates)]
         if selection == "k_center":
             return max(candidates, key=self._distance)
         return max(candidates, key=lambda pair: informativeness(pair[0], pair[1], selection))

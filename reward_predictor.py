@@ -29,8 +29,6 @@ from regularisation import L2_START, BagLosses, adapted, decay
 from reliability import Vote, label_weights
 from run_folder import n_cores
 
-ERROR_RATE = 0.1  # chance that an answer is random: paper, section 2.2.3
-LABEL_BUFFER = 3000  # labels trained on, the newest: paper, appendix A.2
 NORMALISER_SEGMENTS = 40  # the newest labelled segments set the reward's zero and scale
 MEASURED_LABELS = 100  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
@@ -42,7 +40,7 @@ BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
 OBSERVED_PAIRS = 200  # labels whose segments, some 10,000 frames, tell the mean and deviation of each pixel
 SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
 # On the mean square of the raw rewards. A segment that is wrong by far costs no more for being wrong by farther (the
-# 10 % error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
+# error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
 # the scale of all others.
 OUTPUT_PENALTY = 0.03
 BACKLOG_BATCHES = 10  # what a trainer that fell behind makes up for beside the last rollout; the rest is let go
@@ -82,6 +80,10 @@ class PredictorConfig:
     """Let a label count by the reliability of who gave it, as far as pairs that were answered more than once tell."""
     reward_std: float = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
+    label_error_rate: float = 0.1
+    """Chance that an answer is random, which keeps a single wrong one from weighing much."""
+    label_buffer: int = 3000
+    """Labels trained on: the newest."""
     n_initial_epochs: int = 200
     """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling."""
     labels_per_step: float = 0.02
@@ -251,18 +253,24 @@ class RewardPredictor(nn.Module):
             self.mean.sub_(like.mean(1) * self.std / self.reward_std)
 
 
-def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor) -> Tensor:
-    """Cross-entropy between answers and predictions (eq. 1), with a 10 % chance of a random answer (section 2.2.3).
+def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor, error_rate: float) -> Tensor:
+    """Cross-entropy between answers and predictions (eq. 1), if answers may be random (section 2.2.3).
 
     Args:
         returns_a, returns_b: (..., B) sums of predicted reward over the two segments.
         mu: (B, 2) the answers.
+        error_rate: the chance that an answer is; the paper's is 0.1.
 
     Returns:
-        (..., B) losses, each at most -ln 0.05.
+        (..., B) losses, each at most -ln(error_rate / 2).
     """
-    p_a = torch.sigmoid(returns_a - returns_b) * (1 - ERROR_RATE) + ERROR_RATE / 2
-    return -(mu[:, 0] * p_a.log() + mu[:, 1] * (1 - p_a).log())
+    at_random = torch.tensor(error_rate / 2).log()
+
+    def log_probability(difference: Tensor) -> Tensor:  # finite, with a gradient, also where nothing is random
+        return torch.logaddexp(F.logsigmoid(difference) + math.log(1 - error_rate), at_random)
+
+    difference = returns_a - returns_b
+    return -(mu[:, 0] * log_probability(difference) + mu[:, 1] * log_probability(-difference))
 
 
 def return_loss(returns_a: Tensor, returns_b: Tensor, true_returns: Tensor) -> Tensor:
@@ -393,6 +401,7 @@ class Trainer:
         n_initial_prefs: int,
         freeze: bool,
         resume: bool,
+        improve: bool = False,
         device: torch.device = networks.CPU,
         intervals: Intervals = Intervals(),
         rollout_steps: int = 0,
@@ -402,6 +411,7 @@ class Trainer:
         """Reads the store of a run folder.
 
         Args:
+            improve: pretrain what another run has pretrained on these labels too.
             rollout_steps: agent steps that the policy takes at a time.
             n_initial_batches: they end the pretraining, or if frozen are its least; None leaves it to the loss.
         """
@@ -446,6 +456,8 @@ class Trainer:
         self._writer: Any = None
         self._reported = 0.0
         self._load(resume)
+        if improve and not self.batches:
+            self.pretrained = False
 
     @property
     def finished(self) -> bool:
@@ -493,7 +505,7 @@ class Trainer:
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""
         n = len(self.pairs)
-        if n == LABEL_BUFFER:  # there may be more
+        if n == self.config.label_buffer:  # there may be more
             n = self.db.n_labels()
         return n >= self.n_initial_prefs or n >= LabelQueue(self.db).labels_to_start(self.n_initial_prefs)
 
@@ -514,7 +526,7 @@ class Trainer:
                     label, self.db.stored_segment(label.a), self.db.stored_segment(label.b), counts
                 )
             self.last_seq = max(self.last_seq, label.seq)
-        for seq in sorted(self.pairs)[:-LABEL_BUFFER]:
+        for seq in sorted(self.pairs)[: -self.config.label_buffer]:
             del self.pairs[seq]
         if self.config.weigh_labellers:
             self._weigh()
@@ -600,7 +612,7 @@ class Trainer:
         """(members, B) losses by what the predictor is fitted to."""
         if self.config.reward_target == "true_return":
             return return_loss(returns_a, returns_b, batch.true_returns)
-        return preference_loss(returns_a, returns_b, batch.mu)
+        return preference_loss(returns_a, returns_b, batch.mu, self.config.label_error_rate)
 
     def member_losses(self) -> dict[str, list[float]]:
         """Each member's loss in and out of its bootstrap, and their ratio; NaN while unknown.

@@ -223,6 +223,7 @@ class Run:
             # With nobody to ask, training starts with the labels that there are.
             "n_initial_prefs": config.prefs.labels_to_start() if gathers(self.config) else 0,
             "freeze": freeze,
+            "improve": config.mode == "pretrain_reward_predictor",
             "resume": bool(config.resume),
             "device": self.device,
             "rollout_steps": config.policy.n_envs * config.policy.n_steps,

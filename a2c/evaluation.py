@@ -16,9 +16,8 @@ from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 
 # Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
 SEED_OFFSET = 500_000
-# Agent steps: 11 minutes of Atari, about three times a close game of Pong. A deterministic policy may volley for ever,
-# and up to Atari's own end (27,000 steps, half an hour) that would cost as much as much of the training in between.
-MAX_EPISODE_STEPS = 10_000
+# Agent steps: half an hour, Atari's own end of a game. It is for environments that have no end of their own.
+MAX_EPISODE_STEPS = 27_000
 POLICIES = ("deterministic", "sampled")
 STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")
 COLUMNS = ("seconds", "steps", "labels", "policy", *STATISTICS)
@@ -61,7 +60,7 @@ def play(
     """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
 
     One episode each, since the first N to end would be the short ones. An episode ends where the environment says so
-    (its own time limit counts), or is cut after `max_steps` agent steps; see MAX_EPISODE_STEPS for what that costs.
+    (its own time limit counts), or is cut after `max_steps` agent steps.
     Where `sampled` (N,) is true actions are drawn as in training, elsewhere the most likely ones are taken.
     The policy's turn is held for one step at a time, so that the trainer gets on.
     """

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,6 +33,7 @@ CLIP_HEIGHT = 105  # pixels: a clip in the gallery is no higher; half of an Atar
 CLIP_STRIDE = 2  # of the frames of a clip, one in two is kept
 CLIP_COLOURS = 32
 MERGED = 0.03  # references closer than this share of the axis are one line
+CROWD = 3  # experiments; of more than these one curve each is drawn
 SHOWN_BEYOND = 0.3  # references as far beyond the curves as this share of their axis are still drawn
 
 
@@ -39,7 +41,8 @@ def reward(experiments: Sequence[Experiment], x: str, references: Sequence[Refer
     """True episode reward of experiments in one environment, against `steps` or `labels`."""
     figure, axes = _axes()
     for experiment, colour in zip(experiments, _colours(len(experiments)), strict=True):
-        _draw_experiment(axes, experiment, x, colour, f"{experiment.name}: " if len(experiments) > 1 else "")
+        name = f"{experiment.name}: " if len(experiments) > 1 else ""
+        _draw_experiment(axes, experiment, x, colour, name, few=len(experiments) > CROWD)
     axes.set(xlabel="agent steps" if x == "steps" else "labels", ylabel="true reward of an episode")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _draw_references(axes, references, x)
@@ -50,15 +53,19 @@ def reward(experiments: Sequence[Experiment], x: str, references: Sequence[Refer
     return _png(figure)
 
 
-def _draw_experiment(axes: Axes, experiment: Experiment, x: str, colour: str, name: str) -> None:
-    """Evaluations in front of training averages; several seeds as their mean between the lowest and the highest."""
+def _draw_experiment(axes: Axes, experiment: Experiment, x: str, colour: Any, name: str, *, few: bool) -> None:
+    """Evaluations in front of training averages; several seeds as their mean between the lowest and the highest.
+
+    With `few`, one curve alone: what the verdict goes by.
+    """
     runs = experiment.runs
     policies = [policy for policy in POLICIES if any(len(run.evaluation_curve(policy, x)[0]) for run in runs)]
-    training = f"{name}training, last 100 episodes"
+    if few:
+        policies = policies[:1]
     # Where there are evaluations, the training averages are not the main thing.
-    _draw_curves(
-        axes, [run.curve(x) for run in runs], training, colour, alpha=0.4 if policies else 1, band=not policies
-    )
+    if not (few and policies):
+        training, alpha = f"{name}training, last 100 episodes", 0.4 if policies else 1
+        _draw_curves(axes, [run.curve(x) for run in runs], training, colour, alpha=alpha, band=not policies)
     for i, policy in enumerate(policies):
         line, marker = POLICIES[policy]
         curves = [run.evaluation_curve(policy, x) for run in runs]
@@ -81,7 +88,7 @@ def _draw_curves(
     axes: Axes,
     curves: Sequence[Curve],
     name: str,
-    colour: str,
+    colour: Any,
     *,
     band: bool,
     alpha: float = 1.0,
@@ -96,13 +103,19 @@ def _draw_curves(
             axes.plot(x, y, marker=marker or ("" if len(x) > 1 else "."), label="" if i else name, **style)
         return
     grid, values = common
-    axes.plot(grid, values.mean(0), label=f"{name}, mean of {len(values)}", **style)
+    axes.plot(grid, values.mean(0), label=f"{name}, mean of {_how_many(values)}", **style)
     if marker:
         for x, y in curves:
             axes.plot(x, y, marker, markersize=3, color=colour, alpha=0.4)
     if band:
         low, high = values.min(0), values.max(0)
         axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label="lowest to highest run")
+
+
+def _how_many(values: np.ma.MaskedArray) -> str:
+    """Seeds (seeds, G) that the mean is of: some may not have come as far as others."""
+    least, most = (end(values.count(0)) for end in (min, max))
+    return f"{most}" if least == most else f"{least} to {most}"
 
 
 def _draw_references(axes: Axes, references: Sequence[Reference], x: str) -> None:
@@ -169,8 +182,10 @@ def accuracy(curves: dict[str, Curve]) -> bytes:
     )
 
 
-def loss(curves: dict[str, Curve]) -> bytes:
-    """Cross-entropy of the predictor, against its training batches."""
+def loss(curves: dict[str, Curve], *, of_returns: bool = False) -> bytes:
+    """Cross-entropy of the predictor, or the squared error of its returns, against its training batches."""
+    if of_returns:
+        return _training_and_validation(curves, "loss", "squared error of a clip's return", {})
     return _training_and_validation(curves, "loss", "cross-entropy (nats)", {"guessing": (np.log(2), (0, (1, 1.5)))})
 
 
@@ -336,8 +351,9 @@ def _tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _colours(n: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(n)]
+def _colours(n: int) -> list[Any]:
+    """One for each of N experiments, all different."""
+    return list(COLOURS[:n]) if n <= len(COLOURS) else list(matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, n)))
 
 
 def _png(figure: Figure) -> bytes:

@@ -17,15 +17,14 @@ from label_queue import PERSON
 from networks import to_device
 from pref_db import PrefDB, Segment
 from report.runs import Missing, Run
-from reward_predictor import ERROR_RATE, RewardPredictor
+from reward_predictor import PredictorConfig, RewardPredictor
 from watch import Agent, load_predictor, play
 
 MAX_LABELS = 500  # validation labels that are predicted, the newest
 MAX_SEGMENTS = 1000  # segments that are predicted, evenly spread over the store: seconds of work, not minutes
 SEGMENTS_PER_BATCH = 16
 GALLERY = 6  # clips
-# The 10 % error rate keeps every prediction between 0.05 and 0.95.
-CALIBRATION_EDGES = np.linspace(ERROR_RATE / 2, 1 - ERROR_RATE / 2, 10)
+CALIBRATION_EDGES = np.linspace(0.05, 0.95, 10)  # the paper's error rate of 10 % leaves no prediction outside
 EPISODE_SEED = 1_000  # of the episode that is played: not one that training began with
 MAX_EPISODE_STEPS = 3000
 FILMSTRIP = 6  # frames
@@ -130,8 +129,14 @@ def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
         ids = sorted({segment_id for label in newest for segment_id in (label.a, label.b)})
         raw = dict(zip(ids, raw_returns(predictor, (db.stored_segment(i).decode() for i in ids)), strict=True))
     difference = np.stack([raw[label.a] - raw[label.b] for label in newest])  # (N, members)
-    probability = 1 / (1 + np.exp(-difference)) * (1 - ERROR_RATE) + ERROR_RATE / 2
+    rate = error_rate(run)
+    probability = 1 / (1 + np.exp(-difference)) * (1 - rate) + rate / 2
     return probability.mean(1), np.array([label.mu[0] for label in newest if label.mu is not None])
+
+
+def error_rate(run: Run) -> float:
+    """The chance that the predictor's loss gives an answer to be random."""
+    return float(run.config["predictor"].get("label_error_rate", PredictorConfig.label_error_rate))
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 import checkpoint
 from checkpoint import CheckpointError
+from config import RunConfig, settings
 from pref_db import PrefDB, PrefDBError
 from processes import UserError
 from report.references import Reference, target
@@ -24,8 +26,6 @@ from run_folder import in_use, read_config
 
 GRID = 200  # points at which the curves of several seeds are compared
 RECENT_EPISODES = 100  # of which a training average is the mean (a2c/runner.py)
-# Settings that say where a run is kept or how it is shown, and not what it does.
-INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 NAMED = ("mode", "env_id")  # settings that an experiment's name tells in words
 SHORT = 24  # letters of other settings in an experiment's name, which has to fit in a legend
 
@@ -248,19 +248,18 @@ def newest_values(x: np.ndarray, y: np.ndarray) -> Curve:
     return x[kept], y[kept]
 
 
-def over_seeds(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Curves of several seeds on one grid, over the range that all of them cover.
+def over_seeds(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ma.MaskedArray] | None:
+    """Curves of several seeds on one grid, over the range that any of them covers.
 
     Returns:
-        grid (G,) and values (seeds, G); None for fewer than two curves, or if they have no range in common.
+        grid (G,) and values (seeds, G), masked where a seed has none; None for fewer than two curves of two points.
     """
-    if len(curves) < 2 or any(len(x) < 2 for x, _ in curves):
+    curves = [(x, y) for x, y in curves if len(x) > 1]
+    if len(curves) < 2:
         return None
-    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    if start >= end:
-        return None
-    grid = np.linspace(start, end, GRID)
-    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), GRID)
+    values = [np.interp(grid, x, y, left=math.nan, right=math.nan) for x, y in curves]
+    return grid, np.ma.masked_invalid(np.stack(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,16 +282,24 @@ def experiments(runs: Sequence[Run]) -> list[Experiment]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
-    settings = [flat(_settings(group[0])) for group in groups.values()]
-    names = list(dict.fromkeys(name for values in settings for name in values))
+    found_settings = [_settings(group[0]) for group in groups.values()]
+    names = list(dict.fromkeys(name for values in found_settings for name in values))
     # A setting that some experiments do not have, such as those of preferences, is no difference in itself.
-    differing = [name for name in names if len({str(values[name]) for values in settings if name in values}) > 1]
+    differing = [name for name in names if len({str(values[name]) for values in found_settings if name in values}) > 1]
+    folders = [_without_seed(group) for group in groups.values()]
+    named = all(folders) and len(set(folders)) == len(folders)
     found = []
-    for letter, group, values in zip(_letters(), groups.values(), settings, strict=False):
+    for letter, group, values, folder in zip(_letters(), groups.values(), found_settings, folders, strict=False):
         differences = {name: values.get(name, "") for name in differing}
-        name = _name(letter, group[0], differences) if len(groups) > 1 else group[0].env_id
-        found.append(Experiment(name, group, differences))
+        name = f"{letter}: {folder}" if named else _name(letter, group[0], differences)
+        found.append(Experiment(name if len(groups) > 1 else group[0].env_id, group, differences))
     return found
+
+
+def _without_seed(runs: Sequence[Run]) -> str:
+    """What the folders of an experiment's runs are called but for their seeds; empty if that is not one name."""
+    names = {re.sub(r"[-_]?(seed)?[-_]?\d+$", "", run.name) for run in runs}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _letters() -> Iterator[str]:
@@ -311,19 +318,13 @@ def _name(letter: str, run: Run, differing: dict[str, Any]) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings of an experiment."""
-    settings = {name: value for name, value in run.config.items() if name not in (*INCIDENTAL, "seed")}
-    if not run.uses_preferences:  # they have no effect
-        settings = {name: value for name, value in settings.items() if name not in ("prefs", "predictor")}
-    return settings
-
-
-def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings by the names of their flags."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        values.update(value if isinstance(value, dict) else {name: value})
-    return values
+    """The settings of an experiment, by flag; one that a run is too old to know has its default."""
+    try:
+        config = RunConfig.from_dict(run.config).as_dict()
+    except UserError:  # of a version whose settings were others
+        config = run.config
+    without_effect = ("seed",) if run.uses_preferences else ("seed", "prefs", "predictor")
+    return settings({name: value for name, value in config.items() if name not in without_effect})
 
 
 def _evaluation(row: dict[str, str]) -> Evaluation:

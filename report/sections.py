@@ -9,11 +9,12 @@ import numpy as np
 
 from a2c.config import PolicyConfig
 from config import RunConfig, defaults_for
+from config import settings as settings_of
 from processes import USER_ERRORS
 from report import figures, model, words
 from report.markup import Report, frame, missing, note, pair, plain, table
 from report.references import references
-from report.runs import INCIDENTAL, Experiment, Missing, Run, flat
+from report.runs import Experiment, Missing, Run
 
 NO_POLICY = "No policy is trained by this command."
 SPEED, UNIT = "speed/", "_steps_per_second"  # of the names of TensorBoard's curves
@@ -66,9 +67,10 @@ def predictor(report: Report, run: Run, suffix: str) -> str:
     curves = model.scalars(run.path / "events" / "reward_predictor")
     if not any(np.isfinite(y).any() for _, y in curves.values()):
         raise Missing("No reward predictor has been measured in this run: none was trained (yet).")
+    of_returns = run.config["predictor"].get("reward_target") == "true_return"
     charts = (
         report.chart(f"accuracy{suffix}", figures.accuracy(curves), "accuracy of the reward predictor"),
-        report.chart(f"loss{suffix}", figures.loss(curves), "loss of the reward predictor"),
+        report.chart(f"loss{suffix}", figures.loss(curves, of_returns=of_returns), "loss of the reward predictor"),
     )
     text = "Validation labels are never trained on; the newest 100 of them are measured. Dotted: what guessing gives."
     return pair(*charts) + note(text)
@@ -90,7 +92,8 @@ def calibration(report: Report, run: Run, suffix: str) -> str:
     ]
     if len(right):
         facts.append(f"{right.mean():.0%} of the {len(right):,} answers that prefer one clip are predicted right.")
-    facts.append("The loss allows for 10 % random answers, so no prediction is surer than 95 %.")
+    rate = model.error_rate(run)
+    facts.append(f"The loss allows for {rate:.0%} random answers, so no prediction is surer than {1 - rate / 2:.0%}.")
     facts.append("An answer of equal counts as half.")
     chart = report.chart(f"calibration{suffix}", figures.calibration(bins), "predicted probability and answers")
     return _with_facts(chart, facts)
@@ -185,11 +188,11 @@ def _changed_settings(run: Run) -> str:
     try:
         config = RunConfig.from_dict(run.config)
         first = RunConfig(config.mode, config.env_id, policy=PolicyConfig(algo=config.policy.algo))
-        defaults = flat(defaults_for(first, asks_for_labels=False, names_algo=True).as_dict())
+        defaults = settings_of(defaults_for(first, asks_for_labels=False, names_algo=True).as_dict())
     except USER_ERRORS as error:
         return missing(f"The settings cannot be compared with the defaults: {error}")
-    values = {name: value for name, value in flat(config.as_dict()).items() if name not in INCIDENTAL}
-    rows = [(f"--{name}", str(v), str(defaults[name])) for name, v in values.items() if v != defaults[name]]
+    values = settings_of(config.as_dict()).items()
+    rows = [(f"--{name}", str(v), str(defaults[name])) for name, v in values if v != defaults[name]]
     if not rows:
         return "<p>Every setting has its default for this environment.</p>"
     return table(("setting", "here", f"default ({config.env_id}, {config.policy.algo})"), rows)

@@ -310,6 +310,11 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("l2", "nan"),
         ("l2", "inf"),
         ("crop_steps", "-1"),
+        ("label_error_rate", "1"),
+        ("label_buffer", "0"),
+        ("query_candidates", "0"),
+        ("explore_million_timesteps", "inf"),
+        ("labels_per_step", "inf"),
         ("crop_steps", str(env_info(CARTPOLE).segment_length)),
         ("run_name", "a/b"),
         ("run_name", ""),
@@ -330,6 +335,9 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
         (TRAIN, ["--no_gather_prefs"], "nothing to learn from"),
         (TRAIN, ["--algo", "ppo", "--n_envs", "1", "--n_steps", "3"], "ppo_minibatches"),
         ("pretrain_reward_predictor", [], "load_prefs_dir"),
+        (TRAIN, ["--ensemble_size", "1", "--query_selection", "disagreement"], "needs an ensemble"),
+        (TRAIN, ["--ensemble_size", "1", "--disagreement_bonus", "0.1"], "needs an ensemble"),
+        (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str], reason: str) -> None:
@@ -337,6 +345,12 @@ def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str
         train(CARTPOLE, *flags, mode=mode)
     message = str(caught.value)
     assert reason in message and message.endswith(".") and "\n" not in message
+
+
+def test_one_network_is_asked_about_any_pair() -> None:
+    assert train(CARTPOLE, "--ensemble_size", "1").prefs.query_selection == "random"
+    assert train(DOT).prefs.query_selection == "random"
+    assert train(CARTPOLE).prefs.query_selection == "disagreement"
 
 
 def test_a_function_has_no_end_penalty() -> None:

@@ -386,17 +386,6 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
     assert not multiprocessing.active_children()
 
 
-def test_episodes_that_are_all_too_short_for_a_segment_are_refused(tmp_path: Path) -> None:
-    cartpole = gymnasium.make("CartPole-v1")  # falls within a dozen steps of one action
-    wrapped = HumanPreferencesEnvWrapper(cartpole, train_reward=False, log_dir=tmp_path, segment_length=40)
-    with pytest.raises(UserError, match="none of 50 episodes of CartPole-v1 lasted for half of segment_length 40"):
-        for _ in range(60):
-            wrapped.reset()
-            while not any(wrapped.step(0)[2:4]):
-                pass
-    wrapped.close()
-
-
 def test_the_vector_twin_refuses_what_the_wrapper_refuses() -> None:
     refusals: list[tuple[Callable[[], gymnasium.Env[Any, Any]], dict[str, Any], type[Exception], str]] = [
         (LampEnv, {}, SpaceError, "obs_transform_func"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -75,9 +76,36 @@ def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "trial-seed0").mkdir()  # no run folder
     with pytest.raises(UserError, match="trial-seed0"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
-    (tmp_path / "trial-seed0" / "config.json").write_text('{"config": {"policy": {"million_timesteps": 1}}}')
+    flags = [*TINY.command, "--seed", "0", "--log_dir", str(tmp_path), "--run_name", "trial-seed0"]
+    record = {"config": config.parse(flags).as_dict()}
+    (tmp_path / "trial-seed0" / "config.json").write_text(json.dumps(record))
+    (tmp_path / "trial-seed0" / "policy").mkdir()
+    (tmp_path / "trial-seed0" / "policy" / "step-000000001000.pt").write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="seed0 did not finish"):
+        reproduce("trial", seeds=2, log_dir=str(tmp_path))
+    assert is_done(tmp_path / "trial-seed1")
+    assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text(), "those that came to their end"
+
+
+def test_a_folder_of_another_run_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    monkeypatch.setitem(EXPERIMENTS, "trial", Experiment("longer", (*TINY.command, "--gamma", "0.5")))
+    with pytest.raises(UserError, match=r"trial-seed0 holds a run of other settings \(--gamma 0.995, not 0.5\)"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
+
+
+def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    evaluations = tmp_path / "trial-seed0" / "evaluations.csv"
+    rows = evaluations.read_text().splitlines(keepends=True)
+    evaluations.write_text("".join(rows[:-2]))
+    assert not is_done(tmp_path / "trial-seed0")
+    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    assert evaluations.read_text().splitlines()[-1].split(",")[1:] == rows[-1].strip().split(",")[1:]
 
 
 @pytest.mark.parametrize(("flag", "values"), [("seeds", {"seeds": 0}), ("at_once", {"at_once": 0})])

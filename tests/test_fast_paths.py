@@ -132,7 +132,7 @@ def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
             observations, half, segment, torch.stack([better, 1 - better], 1), torch.ones(3, 8), torch.zeros(2, 8)
         )
         predictor.train()
-        loss = preference_loss(*batch.returns(predictor(observations, half)), batch.mu).mean()
+        loss = preference_loss(*batch.returns(predictor(observations, half)), batch.mu, 0.1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import shutil
@@ -381,9 +382,26 @@ def test_curves_of_seeds_meet_on_a_common_grid() -> None:
     common = over_seeds([a, b])
     assert common is not None
     grid, values = common
-    assert grid[0] == 5 and grid[-1] == 15 and np.allclose(values[0], grid) and values[1, -1] == 3
+    assert grid[0] == 0 and grid[-1] == 20 and np.allclose(values[0], grid)
+    assert values[1].mask.tolist() == ((grid < 5) | (grid > 15)).tolist(), "a short run hides nothing of the others"
+    assert values[1].compressed()[0] == pytest.approx(1, abs=0.02)
     assert over_seeds([a]) is None
-    assert over_seeds([a, (np.array([30.0, 40.0]), np.array([0.0, 0.0]))]) is None, "nothing in common"
+    assert over_seeds([a, (np.array([30.0]), np.array([0.0]))]) is None, "a point is no curve"
+
+
+def test_experiments_go_by_their_folders_and_by_settings_that_old_runs_lack(
+    seeds: tuple[Path, Path], tmp_path: Path
+) -> None:
+    old, new = (shutil.copytree(folder, tmp_path / f"usual-{folder.name}") for folder in seeds)
+    record = json.loads((old / "config.json").read_text())
+    del record["config"]["predictor"]["label_buffer"]
+    (old / "config.json").write_text(json.dumps(record))
+    other = shutil.copytree(new, tmp_path / "no-buffer-seed0")
+    record = json.loads((other / "config.json").read_text())
+    record["config"]["predictor"]["label_buffer"] = 1
+    (other / "config.json").write_text(json.dumps(record))
+    groups = experiments([Run.load(path) for path in (old, new, other)])
+    assert [(group.name, len(group.runs)) for group in groups] == [("A: usual", 2), ("B: no-buffer", 1)]
 
 
 def test_a_resumed_run_counts_its_newest_values() -> None:
@@ -465,7 +483,7 @@ def test_probabilities_are_those_of_the_loss(dot: Path) -> None:
         pairs = [TrainingPair(label, db.stored_segment(label.a), db.stored_segment(label.b), (1,)) for label in labels]
         batch = PairBatch.decode(pairs, predictor.n_frames)
     with torch.inference_mode():
-        losses = preference_loss(*batch.returns(predictor(batch.observations, batch.actions)), batch.mu)[0].numpy()
+        losses = preference_loss(*batch.returns(predictor(batch.observations, batch.actions)), batch.mu, 0.1)[0].numpy()
     ours = -(answers * np.log(probabilities) + (1 - answers) * np.log(1 - probabilities))
     assert len(labels) > 0 and np.allclose(ours, losses, atol=1e-4)
 

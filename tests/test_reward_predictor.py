@@ -27,6 +27,7 @@ from regularisation import L2_START
 from reward_predictor import (
     PairBatch,
     PredictorConfig,
+    PredictorCopy,
     PredictorCopySpec,
     PredictorInputs,
     RewardPredictor,
@@ -79,7 +80,7 @@ def test_the_preference_loss_is_the_papers_cross_entropy() -> None:
     answers = [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
     for mu in answers:
         batch = torch.tensor(returns).T
-        losses = preference_loss(batch[0], batch[1], torch.tensor([mu] * len(returns)))
+        losses = preference_loss(batch[0], batch[1], torch.tensor([mu] * len(returns)), 0.1)
         for loss, (a, b) in zip(losses.tolist(), returns, strict=True):
             p_a = 0.9 * math.exp(a) / (math.exp(a) + math.exp(b)) + 0.05
             assert loss == pytest.approx(-(mu[0] * math.log(p_a) + mu[1] * math.log(1 - p_a)), abs=1e-5)
@@ -87,10 +88,15 @@ def test_the_preference_loss_is_the_papers_cross_entropy() -> None:
 
 def test_the_preference_loss_is_bounded_and_keeps_its_gradient_finite() -> None:
     differences = torch.tensor([-1e4, -30.0, 0.0, 30.0, 1e4], requires_grad=True)
-    loss = preference_loss(differences, torch.zeros(5), torch.tensor([[1.0, 0.0]] * 5))
+    loss = preference_loss(differences, torch.zeros(5), torch.tensor([[1.0, 0.0]] * 5), 0.1)
     assert loss.max().item() == pytest.approx(-math.log(0.05), abs=1e-5)
     loss.sum().backward()
     assert differences.grad is not None and differences.grad.isfinite().all()
+    differences.grad = None
+    unbounded = preference_loss(differences, torch.zeros(5), torch.tensor([[1.0, 0.0]] * 5), 0.0)
+    assert unbounded.tolist() == pytest.approx([1e4, 30, math.log(2), 0, 0], abs=1e-4)
+    unbounded.sum().backward()
+    assert differences.grad is not None and differences.grad.tolist() == pytest.approx([-1, -1, -0.5, 0, 0], abs=1e-4)
 
 
 def test_the_return_loss_is_the_mean_squared_error_over_both_segments_of_a_pair() -> None:
@@ -482,14 +488,21 @@ def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
 
-def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the published statistics while there are few steps, then on what the policy has seen last."""
+def a_source_and_its_copy(
+    inputs: PredictorInputs, monkeypatch: pytest.MonkeyPatch
+) -> tuple[RewardPredictor, WeightsBoard, PredictorCopy]:
+    """The copy normalises on the newest hundred steps, all of them."""
     monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 100)
     monkeypatch.setattr(reward_predictor, "NORMALISER_STRIDE", 1)
     torch.manual_seed(0)
-    source = RewardPredictor(VECTORS, SMALL)
+    source = RewardPredictor(inputs, SMALL)
     board = WeightsBoard(source, None)
-    copy = PredictorCopySpec(VECTORS, SMALL, board).build()
+    return source, board, PredictorCopySpec(inputs, SMALL, board).build()
+
+
+def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the published statistics while there are few steps, then on what the policy has seen last."""
+    source, board, copy = a_source_and_its_copy(VECTORS, monkeypatch)
     board.publish(source)
     rng, actions = np.random.default_rng(0), np.zeros(50, np.int64)
     rollouts = [rng.normal(loc=n, size=(50, DIMENSIONS)).astype(np.float32) for n in range(4)]
@@ -509,12 +522,7 @@ def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled
     inputs: PredictorInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With weights that say the same in another measure, of what the policy saw after the first fit."""
-    monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 100)
-    monkeypatch.setattr(reward_predictor, "NORMALISER_STRIDE", 1)
-    torch.manual_seed(0)
-    source = RewardPredictor(inputs, SMALL)
-    board = WeightsBoard(source, None)
-    copy = PredictorCopySpec(inputs, SMALL, board).build()
+    source, board, copy = a_source_and_its_copy(inputs, monkeypatch)
     rng, actions = np.random.default_rng(0), np.zeros(100, np.int64)
 
     def seen(scale: float) -> np.ndarray:
@@ -671,18 +679,16 @@ def test_a_retraction_drops_the_pair_and_an_edit_replaces_it(ring: Ring) -> None
     assert trainer.pairs[edit.seq].label.mu == (0.5, 0.5)
 
 
-def test_only_the_newest_labels_are_kept(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_predictor, "LABEL_BUFFER", 6)
-    trainer = ring.trainer(n_initial=100)
+def test_only_the_newest_labels_are_kept(ring: Ring) -> None:
+    trainer = ring.trainer(replace(SMALL, label_buffer=6), n_initial=100)
     for start in (0, 5, 10):
         ring.tell(answer(ring.db, range(start, start + 5)))
         trainer.step()
     assert sorted(trainer.pairs) == list(range(10, 16))
 
 
-def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_predictor, "LABEL_BUFFER", 20)
-    trainer = ring.trainer(n_initial=30)
+def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> None:
+    trainer = ring.trainer(replace(SMALL, label_buffer=20), n_initial=30)
     for start, begins in ((0, False), (25, True)):
         ring.tell(answer(ring.db, range(start, start + 25)))
         assert trainer.step() == begins

@@ -21,7 +21,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
+import checkpoint
 import run as run_module
 from examples.dot_left import to_the_left
 from pref_db import Choice, PrefDB
@@ -156,6 +158,15 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     run(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", "--n_initial_epochs", "2")
     assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
     assert not (tmp_path / "predictor" / "policy").exists()
+    on = (*loading, "--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"), "--n_initial_epochs", "2")
+    run(tmp_path, "pretrain_reward_predictor", DOT, *on, "--run_name", "improved")
+    first, then = (
+        checkpoint.load(checkpoint.find(tmp_path / name, "reward_predictor"), kind="reward_predictor", env_id=DOT)
+        for name in ("predictor", "improved")
+    )
+    assert then["epochs"] and any(
+        not torch.equal(first["weights"][name], then["weights"][name]) for name in first["weights"]
+    )
 
     train: tuple[str, ...] = ("train_policy_with_preferences", DOT)
     predictor = ("--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
