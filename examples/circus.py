@@ -105,16 +105,21 @@ def _simulation(gymnasium_id: str) -> Any:
 
 
 def count_backflips(angles: Floats, torso_heights: Floats) -> int:
-    """How many whole turns backwards of an episode (T,) ended on the foot: upright to half a radian, and not lying.
+    """How many whole turns backwards of an episode (T,) were flips: in the air, and ended on the foot.
+
+    In the air: while it is upside down its torso is too high for the head to reach the ground. On the foot: upright to
+    half a radian, and not lying.
 
     Args:
         angles: of the torso, radians forward, adding up over turns.
         torso_heights: metres.
     """
-    flips, start = 0, float(angles[0])
+    flips, rolled = 0, False
+    stood = round(float(angles[0]) / (2 * np.pi))  # whole turns forwards when it was on its foot last
     for angle, height in zip(angles, torso_heights, strict=True):
-        start = max(start, float(angle))  # what it turned forwards it has to turn back first
-        turned = start - angle
-        if turned >= 2 * np.pi - 0.5 and abs((angle + np.pi) % (2 * np.pi) - np.pi) < 0.5 and height > STANDING:
-            flips, start = flips + 1, float(angle)
+        rolled |= bool(np.cos(angle) < 0 and height < TURNING)
+        turns = round(float(angle) / (2 * np.pi))
+        if height > STANDING and abs(angle - 2 * np.pi * turns) < 0.5:
+            flips += 0 if rolled else max(0, stood - turns)
+            stood, rolled = turns, False
     return flips

@@ -68,6 +68,11 @@ def test_only_whole_turns_backwards_that_end_on_the_foot_are_backflips() -> None
     assert circus.count_backflips(-turn, up) == 0, "forwards"
     assert circus.count_backflips(np.concatenate([turn[:25], turn[24::-1]]), np.full(50, 1.3)) == 0, "half and back"
     assert circus.count_backflips(turn, np.linspace(1.3, 0.2, 40)) == 0, "it lies"
+    roll = np.where(np.cos(turn) < 0, 0.3, 1.3)
+    assert circus.count_backflips(turn, roll) == 0, "over its back on the ground"
+    assert circus.count_backflips(np.concatenate([turn, turn - 2 * np.pi]), np.concatenate([roll, up])) == 1
+    slow = np.linspace(0, -2 * np.pi, 400)  # it stands for a while as it begins, and when it has come round
+    assert circus.count_backflips(slow, np.full(400, 1.3)) == 1
 
 
 def test_cars_passed_count_before_gas_and_gas_before_the_brake() -> None:
