@@ -181,7 +181,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
         values |= ALGORITHMS_DEFAULTS[algo]
-    elif info.action_dim and "lr" in tuned and first.policy.million_timesteps != PolicyConfig().million_timesteps:
+    elif info.kind == "vector" and first.policy.million_timesteps != PolicyConfig().million_timesteps:
         values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)

@@ -117,6 +117,7 @@ EXPERIMENTS = {
     "enduro-290": _trick("Enduro in 30,208 steps", ENDURO, "overtaking", 290, "", *BRIEF_ON_LABELS),
     "enduro-290-true": Experiment("Enduro in 30,208 steps on the true reward", (TRUE_REWARD, ENDURO, *BRIEF)),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
+    "breakout": Experiment("Breakout, 5,500 labels", _with_labels("BreakoutNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-random-queries": Experiment("Pong, any pair is asked about", (*ORIGINAL, "--query_selection", "random")),
     "ablation-no-ensemble": Experiment(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -27,6 +28,7 @@ from run_folder import short_revision
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 MARKS = ("<!-- results -->", "<!-- /results -->")
+POLICIES = ("deterministic", "sampled")
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 
@@ -96,7 +98,49 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
 
 
 def readme() -> None:
-    """Writes the table of all recorded results into README.md and results/README.md."""
+    """Writes what the experiments came to into README.md, and every run into results/README.md."""
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    results = {name: result for name, result in results.items() if "figures" in result}
+    _between_marks(ROOT / "README.md", _by_experiment(results))
+    parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), _commands(results)]
+    (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
+
+
+def _by_experiment(results: dict[str, Any]) -> str:
+    """A table with a line for the runs that differ in their seed alone."""
+    experiments: dict[str, list[str]] = {}
+    for name in results:
+        experiments.setdefault(re.sub(r"_seed\d+", "", name), []).append(name)
+    lines = [
+        "| experiment | seeds | labels | agent steps | evaluation, most likely actions | evaluation, drawn actions "
+        "| minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for experiment, names in experiments.items():
+        figures = [results[name]["figures"] for name in names]
+        scores = [", ".join(_score(f, policy) for f in figures) for policy in POLICIES]
+        lines.append(
+            f"| [{experiment}](results/{names[0]}.png) | {len(names)} | {_range([f['labels'] for f in figures])} "
+            f"| {_range([f['agent_steps'] for f in figures])} | {' | '.join(scores)} "
+            f"| {_range([round(f['seconds'] / 60) for f in figures])} |"
+        )
+    return "\n".join(lines)
+
+
+def _score(figures: dict[str, Any], policy: str) -> str:
+    """The last evaluation; of a run without any the average in training."""
+    if "evaluation" in figures:
+        return f"{figures['evaluation'][policy]:.1f}"
+    return f"{figures['true_reward_last_100_episodes']:.1f} in training"
+
+
+def _range(numbers: list[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _by_run(results: dict[str, Any]) -> list[str]:
+    """A table of all runs, one of when they came to what, and what else is to be known about them."""
     lines = [
         "| result | labels | agent steps | true reward: before training, last 100 episodes | validation accuracy "
         "| cores | steps/s | time | memory |",
@@ -104,40 +148,38 @@ def readme() -> None:
     ]
     times = ["| result | mean of 100 episodes at least | after agent steps | after minutes |", "|---|---|---|---|"]
     machines: set[str] = set()
-    commands, notes = [], []
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text())
-        if "figures" not in result:
-            continue
+    notes = []
+    for name, result in results.items():
         f = result["figures"]
         accuracy = "" if f["validation_accuracy"] is None else f"{f['validation_accuracy']:.0%}"
-        first = _before_training(path)
+        first = _before_training(RESULTS / f"{name}.json")
         first = f["true_reward_first"] if first is None else first
         memory = "" if f["peak_memory_mb"] is None else f"{f['peak_memory_mb']:,.0f} MB"
         lines.append(
-            f"| [{path.stem}](results/{path.stem}.png) | {f['labels']} | {f['agent_steps']:,} "
+            f"| [{name}]({name}.png) | {f['labels']} | {f['agent_steps']:,} "
             f"| {first:.1f}, **{f['true_reward_last_100_episodes']:.1f}** | {accuracy} "
             f"| {result['machine']['cores']} | {f['median_steps_per_second']:,} | {f['seconds']:.0f} s | {memory} |"
         )
         for threshold, reached in f.get("reached", {}).items():
             when = f"{reached['agent_steps']:,.0f} | {reached['seconds'] / 60:.0f}" if reached else "not reached |"
-            times.append(f"| {path.stem} | {threshold} | {when} |")
+            times.append(f"| {name} | {threshold} | {when} |")
         if last := f.get("evaluation"):
             scores = f"evaluation: {last['deterministic']:.1f} deterministic, {last['sampled']:.1f} sampled"
-            times.append(f"| {path.stem} | {scores} | {last['agent_steps']:,} | {last['seconds'] / 60:.0f} |")
+            times.append(f"| {name} | {scores} | {last['agent_steps']:,} | {last['seconds'] / 60:.0f} |")
         machine = result["machine"]
         machines.add(f"{machine['processor']}, Python {machine['python']}")
         if "note" in result:
-            notes.append(f"{path.stem}: {result['note']}.")
+            notes.append(f"{name}: {result['note']}.")
+    where = f"Machine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
+    return ["\n".join(lines), where, "\n".join(times), *notes]
+
+
+def _commands(results: dict[str, Any]) -> str:
+    lines = ["| result | command | commit | seed |", "|---|---|---|---|"]
+    for name, result in results.items():
         command, revision = " ".join(result["command"]), short_revision(result["git_revision"])
-        commands.append(f"| {path.stem} | `{command}` | {revision} | {result['config']['seed']} |")
-    note = f"\nMachine: {'; '.join(sorted(machines))}. Speed: median over the policy phase, all processes at work."
-    note = "\n\n".join([note, "\n".join(times), *notes])
-    _between_marks(ROOT / "README.md", "\n".join([*lines, note]))
-    table = "\n".join(line.replace("(results/", "(") for line in lines)
-    head = "| result | command | commit | seed |\n|---|---|---|---|"
-    text = f"# Results\n\nMade by `benchmarks/evidence.py`.\n\n{table}\n{note}\n\n{head}\n" + "\n".join(commands)
-    (RESULTS / "README.md").write_text(text + "\n")
+        lines.append(f"| {name} | `{command}` | {revision} | {result['config']['seed']} |")
+    return "\n".join(lines)
 
 
 def _before_training(result: Path) -> float | None:

@@ -30,6 +30,7 @@ PIXEL_SHAPE = (STACK, PICTURE, PICTURE)
 SEGMENT_LENGTH = 25  # agent steps (paper, appendix A.2)
 SEGMENT_SECONDS = 1.5  # off Atari,
 SEGMENT_BOUNDS = 15, 60  # which was so many agent steps by task (paper, appendix A.1)
+BODY_FPS = SEGMENT_BOUNDS[1] / SEGMENT_SECONDS  # at most: quicker bodies are seen slower than they move
 SCREEN_HZ = 60
 DEFAULT_FPS = 30.0
 ATARI_FRAME_SKIP = 4
@@ -77,20 +78,17 @@ _MAX_EPISODE_FRAMES: dict[str, int] = {"enduro": 3000}
 # The untrained agent's episodes are over after some 22 steps here; less than half a clip's length gives no clip.
 _SEGMENT_LENGTHS: dict[str, int] = {"CartPole-v0": 25, "CartPole-v1": 25}
 
-# The paper's settings of its MuJoCo tasks (section 3.1.1, appendix A.1), for all vector observations: flag name ->
-# value. What it has for Atari is the default of each flag.
-_VECTOR_DEFAULTS: dict[str, object] = {
+# For all vector observations: flag name -> value. What the paper has for Atari is the default of each flag.
+VECTOR_DEFAULTS: dict[str, object] = {
+    # The paper's settings of its MuJoCo tasks (section 3.1.1, appendix A.1).
     "gamma": 0.995,
     "gae_lambda": 0.97,
     "reward_std": 1.0,
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 175,  # a quarter of all
     "max_prefs": 700,
-}
-
-# And for continuous actions: the field's settings of PPO on MuJoCo, but with minibatches four times as large and twice
-# the learning rate, which take a third of the time.
-CONTINUOUS_DEFAULTS: dict[str, object] = {
+    # The field's settings of PPO on MuJoCo, but with minibatches four times as large and twice the learning rate, which
+    # take a third of the time.
     "algo": "ppo",
     "million_timesteps": 2.0,
     "lr": 6e-4,
@@ -142,7 +140,7 @@ class EnvInfo:
     n_actions: int | None  # None when actions are continuous
     action_dim: int | None  # None when actions are discrete
     segment_length: int
-    fps: float  # agent steps per second of real time
+    fps: float  # agent steps per second as people see it: real time, but for bodies of MuJoCo
     frame_skip: int
     blank_areas: tuple[tuple[int, int, int, int], ...]  # (top, bottom, left, right), screen pixels
     max_episode_frames: int | None
@@ -292,6 +290,8 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         n_actions, action_dim, bounds = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         state_size = env.unwrapped.state_vector().size if is_body(spec) else 0
+        if is_body(spec):
+            fps = min(fps, BODY_FPS)
     return EnvInfo(
         env_id=env_id,
         kind=kind,
@@ -305,8 +305,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         max_episode_frames=spec.max_episode_steps,
         action_names=tuple(str(action) for action in range(n_actions or 0)),
         tuned={
-            **(_VECTOR_DEFAULTS if kind == "vector" else {}),
-            **(CONTINUOUS_DEFAULTS if kind == "vector" and action_dim else {}),
+            **(VECTOR_DEFAULTS if kind == "vector" else {}),
             **_TUNED.get(env_id, {}),
         },
         state_size=state_size,

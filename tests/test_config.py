@@ -13,7 +13,7 @@ from a2c.config import PPO_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
 from checkpoint import CheckpointError
 from config import MODES, RunConfig, parse
 from envs import EnvError, env_info
-from envs.table import CONTINUOUS_DEFAULTS as TUNED_PPO
+from envs.table import VECTOR_DEFAULTS as TUNED_VECTOR
 from pref_interface import PrefsConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
@@ -62,8 +62,8 @@ VECTOR_DEFAULTS = {
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 175,
     "max_prefs": 700,
+    **{name: TUNED_VECTOR[name] for name in ("algo", "lr", "lr_zero_million_timesteps", "n_steps", "ppo_epochs")},
 }
-CONTINUOUS_DEFAULTS = {**VECTOR_DEFAULTS, **TUNED_PPO}
 DOT_DEFAULTS = {
     **ATARI_DEFAULTS,
     "lr": 3e-3,
@@ -83,9 +83,9 @@ DOT_DEFAULTS = {
         (PONG, 25, ATARI_DEFAULTS),
         (DOT, 25, DOT_DEFAULTS),
         (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
-        ("Pendulum-v1", 45, CONTINUOUS_DEFAULTS),  # 1.5 s of 30 steps each
-        ("Hopper", 60, CONTINUOUS_DEFAULTS),
-        ("Swimmer-v5", 38, {**CONTINUOUS_DEFAULTS, "ent_coef": 0.001}),
+        ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
+        ("Hopper", 60, VECTOR_DEFAULTS),
+        ("Swimmer-v5", 38, {**VECTOR_DEFAULTS, "ent_coef": 0.001}),
     ],
 )
 def test_defaults_are_those_of_the_domain(env_id: str, steps_of_a_clip: int, expected: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ def test_the_learning_rate_lasts_to_the_end_of_training() -> None:
     assert constant.lr_zero_million_timesteps == 0
 
 
-def test_continuous_control_has_ppo_unless_another_algorithm_is_named() -> None:
+def test_vectors_have_ppo_unless_another_algorithm_is_named() -> None:
     policy = train("Hopper-v5").policy
     assert (policy.algo, policy.n_steps, policy.million_timesteps) == ("ppo", 128, policy.lr_zero_million_timesteps)
     assert train("Hopper-v5", "--million_timesteps", "0.5").policy.lr_zero_million_timesteps == 0.5
@@ -147,7 +147,8 @@ def test_continuous_control_has_ppo_unless_another_algorithm_is_named() -> None:
     assert train("Hopper-v5", "--algo", "ppo").policy == policy
     a2c = train("Hopper-v5", "--algo", "a2c").policy
     assert (a2c.algo, a2c.n_steps, a2c.lr, a2c.gamma) == ("a2c", PolicyConfig().n_steps, PolicyConfig().lr, 0.995)
-    assert train(CARTPOLE).policy.algo == "a2c"
+    discrete = train(CARTPOLE).policy
+    assert (discrete.algo, discrete.gamma, discrete.gae_lambda) == ("ppo", 0.995, 0.97)
 
 
 def test_trpo_has_defaults_of_its_own_and_is_for_vectors_alone() -> None:

@@ -334,6 +334,8 @@ def test_seeds_reproduce_and_differ(env_id: str) -> None:
 def test_cartpole_in_workers_or_here_matches_a_plain_cartpole(in_process: bool) -> None:
     info = env_info("CartPole-v1")
     assert (info.kind, info.observation_shape, info.n_actions, info.fps) == ("vector", (4,), 2, 50)
+    hopper = env_info("Hopper-v5")  # moves at 125 steps a second: nobody could judge clips of half a second
+    assert (hopper.fps, hopper.segment_length, env_info("HalfCheetah-v5").fps) == (40, 60, 20)
     assert info.segment_length == 25
     with closing(make_vec_env("CartPole-v1", 2, seed=7, in_process=in_process)) as env:
         assert len(multiprocessing.active_children()) == (0 if in_process else 2)
