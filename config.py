@@ -262,7 +262,7 @@ def validate(config: RunConfig) -> None:
     }
     for name, (value, least) in at_least.items():
         if not least <= value < float("inf"):
-            raise UserError(f"--{name} must be a number of {least} or more, not {value}.")
+            raise UserError(f"--{name} must be {least} or more{' and finite' * (value > least)}, not {value}.")
     if prefs.teacher_end_penalty and ":" in prefs.teacher:
         raise UserError(
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "

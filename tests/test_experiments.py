@@ -23,7 +23,7 @@ TINY = Experiment(
     "a trial",
     (
         *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2"),
-        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "20"),
+        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2"),
     ),
 )
 

@@ -133,7 +133,7 @@ def one_sentence(text: str) -> str:
 @pytest.mark.parametrize("env_id", [DOT, PONG])
 def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
     mode = ("train_policy_with_preferences", env_id, "--synthetic_prefs")
-    queries = ("--query_selection", "disagreement", "--disagreement_bonus", "0.1")
+    queries = ("--ensemble_size", "2", "--query_selection", "disagreement", "--disagreement_bonus", "0.1")
     evaluations = () if env_id == DOT else ("--eval_interval_million_timesteps", "0")  # games of Pong take too long
     result = run(tmp_path, *mode, "--run_name", "a", *queries, *TINY, *evaluations)
     folder = tmp_path / "a"
@@ -362,7 +362,7 @@ def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:
-        wait_for(lambda: policy_steps(folder) > 0, process)
+        wait_for(lambda: policy_steps(folder) > 0 and any(row["episode_return"] for row in progress(folder)), process)
         before = policy_steps(folder)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
