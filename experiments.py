@@ -30,14 +30,9 @@ PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_o
 PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
 # All that the paper has for Atari and the defaults have not.
 AS_THE_PAPER = (
-    *("--million_timesteps", "50", "--l2", "adaptive", "--dropout", "0.5", "--labels_per_step", "0.1"),
-    *(
-        "--label_schedule",
-        "stepped",
-        "--continuing_episodes",
-        "--no_normalise_pixels",
-        "--no_reward_predictor_normalises_pixels",
-    ),
+    *("--million_timesteps", "50", "--label_schedule", "stepped", "--labels_per_step", "0.1"),
+    *("--l2", "adaptive", "--dropout", "0.5", "--continuing_episodes"),
+    *("--no_normalise_pixels", "--no_reward_predictor_normalises_pixels"),
 )
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
