@@ -53,6 +53,7 @@ ATARI_DEFAULTS = {
     "n_initial_prefs": 500,
     "max_prefs": 5500,
     "label_schedule": "paper",
+    "labels_per_step": 0.02,
 }
 VECTOR_DEFAULTS = {
     **ATARI_DEFAULTS,
@@ -62,6 +63,7 @@ VECTOR_DEFAULTS = {
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 175,
     "max_prefs": 700,
+    "labels_per_step": 0.1,
     **{name: TUNED_VECTOR[name] for name in ("algo", "lr", "lr_zero_million_timesteps", "n_steps", "ppo_epochs")},
 }
 DOT_DEFAULTS = {
