@@ -76,6 +76,7 @@ DOT_DEFAULTS = {
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 250,
     "max_prefs": 500,
+    "labels_per_step": 0.1,
 }
 
 
