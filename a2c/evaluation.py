@@ -18,6 +18,9 @@ from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 SEED_OFFSET = 500_000
 # Agent steps: half an hour, Atari's own end of a game. It is for environments that have no end of their own.
 MAX_EPISODE_STEPS = 27_000
+# A policy may volley for ever, or wait for ever to serve. Once all cars of a day are passed Enduro has nothing to win
+# for the rest of that day, 3,300 steps at most.
+MAX_STEPS_WITHOUT_REWARD = 5_000
 POLICIES = ("deterministic", "sampled")
 STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")
 COLUMNS = ("seconds", "steps", "labels", "policy", *STATISTICS)
@@ -56,17 +59,18 @@ def play(
     seed: int,
     sampled: np.ndarray,
     max_steps: int = MAX_EPISODE_STEPS,
+    max_without_reward: int = MAX_STEPS_WITHOUT_REWARD,
 ) -> Episodes | None:
     """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
 
     One episode each, since the first N to end would be the short ones. An episode ends where the environment says so
-    (its own time limit counts), or is cut after `max_steps` agent steps.
+    (its own time limit counts), or is cut after `max_steps` agent steps, or `max_without_reward` of them in a row.
     Where `sampled` (N,) is true actions are drawn as in training, elsewhere the most likely ones are taken.
     The policy's turn is held for one step at a time, so that the trainer gets on.
     """
     n, info = env.num_envs, env.info
     actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)
-    returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+    returns, lengths, rewarded_at = np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
     memory = np.zeros((n, policy.memory_size), np.float32)
     capped, playing = np.zeros(n, np.bool_), np.ones(n, np.bool_)
     with channels.turns.policy():
@@ -83,8 +87,9 @@ def play(
             observations, rewards, terminated, truncated, _ = env.step(actions)
         returns[playing] += rewards[playing]
         lengths[playing] += 1
+        rewarded_at = np.where(rewards != 0, lengths, rewarded_at)
         playing &= ~(terminated | truncated)
-        capped |= playing & (lengths == max_steps)
+        capped |= playing & ((lengths == max_steps) | (lengths - rewarded_at == max_without_reward))
         playing &= ~capped
     return Episodes(returns, lengths, capped)
 

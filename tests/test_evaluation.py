@@ -80,6 +80,17 @@ def test_a_long_episode_is_cut_and_counted() -> None:
     assert episodes.statistics()["capped"] == 1
 
 
+def test_an_episode_in_which_nothing_is_won_is_cut() -> None:
+    """A new policy does not serve in Breakout's second life, and scores before that."""
+    with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, SEED_OFFSET)) as env:
+        policy = new_policy("BreakoutNoFrameskip-v4")
+        with torch.no_grad():
+            policy.actor.bias[2] += 100  # always to the right
+        episodes = play(env, policy, channels(), seed=3, sampled=MOST_LIKELY[:2], max_without_reward=150)
+    assert episodes is not None and episodes.capped.all() and (episodes.lengths >= 150).all()
+    assert (episodes.lengths == 150).tolist() == (episodes.returns == 0).tolist(), "each reward gives it more time"
+
+
 def test_continuous_actions() -> None:
     info = env_info("vector", None)
     policy, env = Policy(info, "nature"), ScriptedVecEnv(info, [[3], [4]])
