@@ -265,7 +265,7 @@ def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor, error_rate
     Returns:
         (..., B) losses, each at most -ln(error_rate / 2).
     """
-    at_random = torch.tensor(error_rate / 2).log()
+    at_random = torch.full((), math.log(error_rate / 2) if error_rate else -math.inf, device=returns_a.device)
 
     def log_probability(difference: Tensor) -> Tensor:  # finite, with a gradient, also where nothing is random
         return torch.logaddexp(F.logsigmoid(difference) + math.log(1 - error_rate), at_random)

@@ -121,7 +121,7 @@ _TUNED: dict[str, dict[str, object]] = {
     },
     # Its targets change every 50 steps, and a discount that looks beyond drowns what depends on them: at 0.995 the arm
     # only ever folded itself up, in the middle of all places where targets may be.
-    **{f"{name}-v{version}": {"gamma": 0.95} for name in ("Reacher", "ShortReacher") for version in (1, 4, 5)},
+    **{env_id: {"gamma": 0.95} for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")},
     # The only setting that the paper tuned for a single task (appendix A.1).
     **{f"Swimmer-v{version}": {"ent_coef": 0.001} for version in (1, 2, 3, 4, 5)},
 }
