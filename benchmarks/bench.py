@@ -30,6 +30,8 @@ from scaling import AXES, draw
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pages import write_between
+
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from processes import UserError
 from reward_predictor import PredictorConfig
@@ -40,7 +42,6 @@ REVISION = git_revision()  # before any result of ours changes the tree
 RESULTS = ROOT / "results"
 TRIALS = ROOT / "runs"  # what --quick and --only write must not replace whole results
 PEERS = ROOT / "benchmarks" / "peers"
-MARKS = ("<!-- bench -->", "<!-- /bench -->")
 SHORT = ("--seconds", "0.5")
 PPO = PolicyConfig(algo="ppo", **PPO_DEFAULTS)  # type: ignore[arg-type]
 
@@ -344,12 +345,7 @@ def readme() -> None:
     )
     tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))
     text = "\n".join([*tables[0], "", note, "", *tables[1]])
-    path = ROOT / "README.md"
-    before, mark, rest = path.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    if not mark or MARKS[1] not in rest:
-        raise UserError(f"README.md has no place for the table; put {MARKS[0]} and {MARKS[1]} there.")
-    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+    write_between(ROOT / "README.md", "bench", text)
 
 
 def main() -> None:

@@ -1,18 +1,22 @@
-"""Checks Hopper's backflip by its pose, and keeps a short picture of it beside the ordinary agent.
+"""Checks by their poses that agents do the tricks they were taught, and films each beside the ordinary agent.
 
-python benchmarks/circus.py runs/circus-backflip-seed0 --beside runs/hopper-true-seed0
+python benchmarks/circus.py runs/circus-backflip-seed0 runs/circus-ballet-seed0 --beside runs/hopper-true-seed0 \
+    runs/walker-true-seed0
 
-Writes results/circus.json and results/circus_backflip.gif.
+Writes results/circus.json, results/circus_TRICK.gif and the table in README.md. The tricks that are not given stay as
+they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,65 +25,123 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pages import write_between
+
 from envs import make_vec_env
-from examples.circus import ANGLE, HEIGHT, count_backflips
+from examples import circus
 from pref_db import PrefDB, store_path
+from processes import UserError
 from run_folder import git_revision, machine, read_config
 from video import write_video
 from watch import Agent, WatchConfig, film_pair
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
 SEED = 500_000  # as in evaluations: no episode of the training
-SHOWN_STEPS, EVERY, WIDTH = 180, 3, 480  # a picture that pages load at once
+SHOWN_SECONDS, WIDTH = 7.5, 480  # a picture that pages load at once
+
+# By the teacher's name: what is measured of an episode's observations (T, D), and its name in the table.
+TRICKS: dict[str, tuple[Callable[[circus.Floats], float], str]] = {
+    "backflip": (lambda seen: circus.count_backflips(seen[:, circus.ANGLE], seen[:, circus.HEIGHT]), "flips"),
+    "on_one_leg": (circus.share_on_one_leg, "of the time forward with the front foot 30 cm up"),
+    "ballet": (circus.share_in_ballet, "of the time upright with one foot 30 cm above the other"),
+    "away_from_the_target": (circus.mean_gap, "m from the target"),
+}
 
 
-def flips(agent: Agent, n_episodes: int, *, deterministic: bool) -> list[int]:
-    """Whole backflips that ended on the foot, in each of so many episodes."""
+def measure(agent: Agent, trick: str, n_episodes: int, *, deterministic: bool) -> list[float]:
+    """What TRICKS measures, in each of so many episodes."""
     torch.manual_seed(SEED)
-    poses = []
+    seen = []
     with contextlib.closing(make_vec_env(agent.info.env_id, n_episodes, SEED)) as env:
         observations, _ = env.reset()
         done = False
         while not done:
-            poses.append(observations[:, [HEIGHT, ANGLE]])
+            seen.append(observations)
             noise = None if deterministic else agent.policy.noise(n_episodes)
             observations, _, terminated, truncated, _ = env.step(agent.policy.act(observations, noise)[0])
             done = bool((terminated | truncated).any())  # all are as long
-    heights, angles = np.moveaxis(np.array(poses, np.float64), -1, 0)
-    return [count_backflips(angles[:, i], heights[:, i]) for i in range(n_episodes)]
+    episodes = np.moveaxis(np.array(seen, np.float64), 1, 0)
+    return [round(float(TRICKS[trick][0](episode)), 3) for episode in episodes]
+
+
+def film(taught: Agent, ordinary: Agent, path: Path) -> None:
+    """The first seconds of both, side by side, by their most likely actions."""
+    every = max(1, round(taught.info.fps / 15))
+    config = WatchConfig(taught.folder, episodes=20, deterministic=True)
+    steps = round(SHOWN_SECONDS * taught.info.fps)
+    with contextlib.closing(film_pair(taught, ordinary, config)) as scenes:
+        pictures = [Image.fromarray(scene.picture) for scene in islice(scenes, 0, steps, every)]
+    small = [np.asarray(picture.resize((WIDTH, WIDTH * picture.height // picture.width))) for picture in pictures]
+    write_video(path, small, taught.info.fps / every)
 
 
 def main(
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")],
-    beside: Path,
+    beside: tuple[Path, ...],
     episodes: int = 10,
 ) -> None:
-    """Counts the backflips of each run's agent, and shows the first one's beside the ordinary agent.
+    """Measures the tricks of each run's agent and of the ordinary one, and films them side by side.
 
     Args:
-        runs: run folders of circus-backflip.
-        beside: that of an ordinary agent.
+        runs: run folders of the circus's experiments; of those with the same trick the first one is filmed.
+        beside: run folders of ordinary agents, one for each environment.
         episodes: to play, with the most likely actions and with drawn ones.
     """
-    found = {}
+    ordinary = {agent.info.env_id: agent for agent in map(Agent.load, beside)}
+    path = RESULTS / "circus.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    given: dict[str, Any] = {}
     for run in runs:
-        agent, labels = Agent.load(run), PrefDB.open(store_path(run), read_only=True)
-        found[run.name] = {
-            "labels": labels.n_labels(),
-            "million_timesteps": read_config(run)["policy"]["million_timesteps"],
-            "deterministic": flips(agent, episodes, deterministic=True),
-            "sampled": flips(agent, episodes, deterministic=False),
-        }
-        labels.close()
-        print(f"{run.name}: {found[run.name]}", flush=True)
+        config, agent = read_config(run), Agent.load(run)
+        trick = str(config["prefs"]["teacher"]).rpartition(":")[2]
+        if trick not in TRICKS:
+            raise UserError(f"{run} was not taught a trick that is measured here; there are {', '.join(TRICKS)}.")
+        if agent.info.env_id not in ordinary:
+            raise UserError(f"No agent of {agent.info.env_id} to stand beside {run.name}; give one with --beside.")
+        other = ordinary[agent.info.env_id]
+        with contextlib.closing(PrefDB.open(store_path(run), read_only=True)) as store:
+            n_labels = store.n_labels()
+
+        def both(player: Agent, trick: str = trick) -> dict[str, list[float]]:
+            kinds = (("deterministic", True), ("sampled", False))
+            return {kind: measure(player, trick, episodes, deterministic=mode) for kind, mode in kinds}
+
+        if trick not in given:
+            film(agent, other, RESULTS / f"circus_{trick}.gif")
+            given[trick] = {"env_id": agent.info.env_id, "ordinary": both(other), "taught": {}}
+        about = {"labels": n_labels, "million_timesteps": config["policy"]["million_timesteps"]}
+        given[trick]["taught"][run.name] = {**about, **both(agent)}
+        print(f"{run.name}: {given[trick]['taught'][run.name]}; ordinary: {given[trick]['ordinary']}", flush=True)
     command = " ".join(["python benchmarks/circus.py", *sys.argv[1:]])
-    about = {"command": command, "git_revision": git_revision(), "machine": machine()}
-    (RESULTS / "circus.json").write_text(json.dumps({"backflips": found, **about}, indent=2) + "\n")
-    left, right = Agent.load(runs[0]), Agent.load(beside)
-    with contextlib.closing(film_pair(left, right, WatchConfig(runs[0], deterministic=True))) as scenes:
-        pictures = [Image.fromarray(scene.picture) for scene in islice(scenes, 0, SHOWN_STEPS, EVERY)]
-    small = [np.asarray(picture.resize((WIDTH, WIDTH * picture.height // picture.width))) for picture in pictures]
-    write_video(RESULTS / "circus_backflip.gif", small, left.info.fps / EVERY)
+    for measured in given.values():
+        measured |= {"command": command, "git_revision": git_revision(), "machine": machine()}
+    found = {trick: (found | given)[trick] for trick in TRICKS if trick in found | given}
+    path.write_text(json.dumps(found, indent=2) + "\n")
+    write_between(ROOT / "README.md", "circus", table(found))
+
+
+def table(found: dict[str, Any]) -> str:
+    """The tricks as a table: medians over the episodes, with the most likely actions and with drawn ones."""
+
+    def medians(measured: dict[str, list[float]]) -> str:
+        return " / ".join(f"{statistics.median(measured[kind]):.3g}" for kind in ("deterministic", "sampled"))
+
+    lines = ["| trick | run | labels | agent steps | taught | ordinary agent | |", "|---|---|---|---|---|---|---|"]
+    for trick, measured in found.items():
+        for run, taught in measured["taught"].items():
+            steps = f"{taught['million_timesteps']:g}M"
+            cells = (
+                trick,
+                run,
+                taught["labels"],
+                steps,
+                medians(taught),
+                medians(measured["ordinary"]),
+                TRICKS[trick][1],
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pages import write_between
+
 from progress import draw_curves
 from run_folder import short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-MARKS = ("<!-- results -->", "<!-- /results -->")
 POLICIES = ("deterministic", "sampled")
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
@@ -101,7 +102,7 @@ def readme() -> None:
     """Writes what the experiments came to into README.md, and every run into results/README.md."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     results = {name: result for name, result in results.items() if "figures" in result}
-    _between_marks(ROOT / "README.md", _by_experiment(results))
+    write_between(ROOT / "README.md", "results", _by_experiment(results))
     parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
 
@@ -190,12 +191,6 @@ def _before_training(result: Path) -> float | None:
     with evaluations.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["policy"] == "sampled" and row["steps"] == "0"]
     return float(rows[0]["mean"]) if rows else None
-
-
-def _between_marks(path: Path, text: str) -> None:
-    before, rest = path.read_text().split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
 
 
 def _values(rows: list[dict[str, str]], name: str) -> list[float]:

@@ -26,6 +26,7 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pages import write_between
 from parts import scratch_folder
 
 from a2c.crew import Arena
@@ -45,7 +46,6 @@ from teachers import SyntheticTeacher
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-MARKS = ("<!-- queries -->", "<!-- /queries -->")
 POOL, HELD_OUT, HELD_OUT_PAIRS = 400, 200, 4000  # segments; pairs of those held out, on which accuracy is measured
 UPDATES = 10  # of PPO, between the two halves of the segments
 LABELS = (50, 100, 200, 300)  # at which accuracy is measured,
@@ -269,10 +269,7 @@ def readme() -> None:
         range_ = f"{statistics.median(last):.0%} ({min(last):.0%} to {max(last):.0%})"
         lines.append(f"| {STRATEGIES[strategy]} | {needed} | {range_} | {about:.0f} |")
     note = f"Median of {result['seeds']} seeds, lowest and highest; curves: [results/queries.png](results/queries.png)."
-    path = ROOT / "README.md"
-    before, rest = path.read_text().split(MARKS[0])
-    text = "\n".join([*lines, "", note])
-    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
+    write_between(ROOT / "README.md", "queries", "\n".join([*lines, "", note]))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import ale_py.vector_env
 import gymnasium
 import numpy as np
+from pages import write_between
 
 import checkpoint
 from channels import peak_memory_mb
@@ -43,7 +44,6 @@ from run_folder import git_revision, machine, short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, COMPARED = ROOT / "results" / "wrapper.json", ROOT / "results" / "against_imitation.json"
-PAGE, MARKS = ROOT / "docs" / "wrapper.md", ("<!-- measured -->", "<!-- /measured -->")
 NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
 
 
@@ -326,9 +326,7 @@ def docs() -> None:
     lines += ["", f"Machine: {about['processor']}, Python {about['python']}."]
     if COMPARED.exists():
         lines += ["", *compared()]
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    PAGE.write_text("\n".join([before + MARKS[0], *lines, MARKS[1] + after]))
+    write_between(ROOT / "docs" / "wrapper.md", "measured", "\n".join(lines))
 
 
 def main() -> None:

@@ -123,3 +123,21 @@ def count_backflips(angles: Floats, torso_heights: Floats) -> int:
             flips += 0 if rolled else max(0, stood - turns)
             stood, rolled = turns, False
     return flips
+
+
+def share_on_one_leg(observations: Floats) -> float:
+    """In how much of an episode (T, D) HalfCheetah went forward, 1 m/s or more, with its front foot 30 cm up."""
+    front = heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
+    return float(((observations[:, CHEETAH_VELOCITY] > 1) & (front > 0.3)).mean())
+
+
+def share_in_ballet(observations: Floats) -> float:
+    """In how much of an episode (T, D) Walker stood upright, one foot 30 cm or more above the other."""
+    right, left = heights("Walker2d-v5", ("foot", "foot_left"), observations[:, :8]).T
+    upright = (np.cos(observations[:, ANGLE]) > 0.9) & (observations[:, HEIGHT] > 1)
+    return float((upright & (np.abs(right - left) > 0.3)).mean())
+
+
+def mean_gap(observations: Floats) -> float:
+    """How far Reacher's fingertip was from its target, in metres, on average over an episode (T, D)."""
+    return float(np.linalg.norm(observations[:, REACHER_GAP], axis=1).mean())

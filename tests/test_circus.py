@@ -39,6 +39,8 @@ def poses(env_id: str, **values: float) -> Segment:
 
 
 STANDING = {"o0": 1.25}
+FRONT_FOOT_UP = {"o0": 0.1, "o1": -0.9}
+ONE_FOOT_UP = {**STANDING, "o2": -1.2, "o3": -0.5}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,10 @@ STANDING = {"o0": 1.25}
         (circus.backflip, poses("Hopper-v1", o0=1.5, o7=-6), poses("Hopper-v1", o0=1.5, o7=6)),
         (circus.backflip, poses("Hopper-v1", o0=1.5, o7=-6), poses("Hopper-v1", o0=0.2, o7=-6)),
         (circus.away_from_the_target, poses("Reacher-v1", o8=0.2, o9=0.2), poses("Reacher-v1", o8=0.01)),
-        (circus.on_one_leg, poses("HalfCheetah-v1", o0=0.1, o1=-0.9, o8=2), poses("HalfCheetah-v1", o8=2)),
-        (circus.on_one_leg, poses("HalfCheetah-v1", o0=0.1, o1=-0.9, o8=2), poses("HalfCheetah-v1", o0=0.1, o1=0.9)),
-        (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2, o3=-0.5), poses("Walker-v1", **STANDING)),
-        (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2, o3=-0.5), poses("Walker-v1", **STANDING, o8=3)),
+        (circus.on_one_leg, poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", o8=2)),
+        (circus.on_one_leg, poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", o0=0.1, o1=0.9)),
+        (circus.ballet, poses("Walker-v1", **ONE_FOOT_UP), poses("Walker-v1", **STANDING)),
+        (circus.ballet, poses("Walker-v1", **ONE_FOOT_UP), poses("Walker-v1", **STANDING, o8=3)),
         (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2), poses("Walker-v1", o0=0.2, o1=1.5, o2=-1.2)),
     ],
 )
@@ -107,3 +109,20 @@ def test_a_car_is_alongside_where_people_see_one() -> None:
     share = coloured.mean((1, 2))
     assert (scores > 0.6).sum() > 5 and (scores == 0).sum() > 100
     assert share[scores > 0.6].min() > 0.02 and share[scores == 0].mean() < 0.005
+
+
+def test_an_agents_tricks_are_measured() -> None:
+    """A share is of the steps at which all that the trick asks for is so."""
+
+    def both(first: Segment, second: Segment) -> np.ndarray:
+        return np.concatenate([first.observations, second.observations])
+
+    running, slow = poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=0.5)
+    assert circus.share_on_one_leg(both(running, slow)) == 0.5
+    assert circus.share_on_one_leg(both(running, poses("HalfCheetah-v1", o0=-0.1, o8=2))) == 0.5, "its foot is down"
+    raised = poses("Walker-v1", **ONE_FOOT_UP)
+    assert circus.share_in_ballet(both(raised, poses("Walker-v1", **STANDING))) == 0.5, "both feet are down"
+    assert circus.share_in_ballet(both(raised, poses("Walker-v1", **ONE_FOOT_UP | {"o0": 0.3}))) == 0.5, "it lies"
+    assert circus.share_in_ballet(both(raised, poses("Walker-v1", **ONE_FOOT_UP | {"o1": 1}))) == 0.5, "it leans"
+    near, far = poses("Reacher-v1", o8=0.03, o9=0.04), poses("Reacher-v1", o8=0.15)
+    assert circus.mean_gap(both(near, far)) == pytest.approx(0.1)
