@@ -14,6 +14,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,12 +34,12 @@ from pref_db import PrefDB, store_path
 from processes import UserError
 from run_folder import git_revision, machine, read_config
 from video import write_video
-from watch import Agent, WatchConfig, film_pair
+from watch import Agent, WatchConfig, film
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 SEED = 500_000  # as in evaluations: no episode of the training
-SHOWN_SECONDS, WIDTH = 7.5, 480  # a picture that pages load at once
+SHOWN_SECONDS, PICTURES_PER_SECOND, HEIGHT, GAP, COLOURS = 5, 13, 320, 8, 40  # a picture that pages load at once
 
 # By the teacher's name: what is measured of an episode's observations (T, D), and its name in the table.
 TRICKS: dict[str, tuple[Callable[[circus.Floats], float], str]] = {
@@ -65,15 +66,21 @@ def measure(agent: Agent, trick: str, n_episodes: int, *, deterministic: bool) -
     return [round(float(TRICKS[trick][0](episode)), 3) for episode in episodes]
 
 
-def film(taught: Agent, ordinary: Agent, path: Path) -> None:
-    """The first seconds of both, side by side, by their most likely actions."""
-    every = max(1, round(taught.info.fps / 15))
+def film_beside(taught: Agent, ordinary: Agent, path: Path) -> None:
+    """The first seconds of both, side by side, by their most likely actions, in few colours."""
+    every = max(1, round(taught.info.fps / PICTURES_PER_SECOND))
     config = WatchConfig(taught.folder, episodes=20, deterministic=True)
-    steps = round(SHOWN_SECONDS * taught.info.fps)
-    with contextlib.closing(film_pair(taught, ordinary, config)) as scenes:
-        pictures = [Image.fromarray(scene.picture) for scene in islice(scenes, 0, steps, every)]
-    small = [np.asarray(picture.resize((WIDTH, WIDTH * picture.height // picture.width))) for picture in pictures]
-    write_video(path, small, taught.info.fps / every)
+    pictures = []
+    with contextlib.ExitStack() as stack:
+        left, right = (
+            stack.enter_context(contextlib.closing(film(replace(agent, predictor=None), config)))
+            for agent in (taught, ordinary)
+        )
+        for a, b in islice(zip(left, right, strict=True), 0, round(SHOWN_SECONDS * taught.info.fps), every):
+            pair = Image.fromarray(np.hstack([a.picture, np.zeros((len(a.picture), GAP, 3), np.uint8), b.picture]))
+            pair = pair.resize((pair.width * HEIGHT // pair.height, HEIGHT), Image.Resampling.BILINEAR)
+            pictures.append(np.asarray(pair.quantize(COLOURS, dither=Image.Dither.NONE).convert("RGB")))
+    write_video(path, pictures, taught.info.fps / every)
 
 
 def main(
@@ -108,7 +115,7 @@ def main(
             return {kind: measure(player, trick, episodes, deterministic=mode) for kind, mode in kinds}
 
         if trick not in given:
-            film(agent, other, RESULTS / f"circus_{trick}.gif")
+            film_beside(agent, other, RESULTS / f"circus_{trick}.gif")
             given[trick] = {"env_id": agent.info.env_id, "ordinary": both(other), "taught": {}}
         about = {"labels": n_labels, "million_timesteps": config["policy"]["million_timesteps"]}
         given[trick]["taught"][run.name] = {**about, **both(agent)}
