@@ -73,41 +73,53 @@ def continuing_advantages(
 
 
 class ReturnScale:
-    """By what rewards are divided: the deviation of the discounted return so far, over all environments and steps.
+    """Rewards as the critic learns them: less their mean, over the deviation of what they then come to discounted.
 
-    So the critic's targets are of the order of 1 whatever the task and the discount, as its learning rate expects. The
-    sum runs forward over an episode's rewards, for what is to come is not known yet.
+    So its targets are of the order of 1 and on both sides of 0, as its learning rate expects, whatever the task and the
+    discount. Where every step costs something, as where a body without ends has to stand up first, all states are worth
+    about the same without it: the Walker on its own reward stays on the ground. An end is worth 0 in rewards, and less
+    the mean for ever after in these, so that policies compare as before. The discounted sum runs forward over an
+    episode's rewards, for what is to come is not known yet.
     """
 
     limit = 10.0  # a reward beyond so many deviations counts as just so far
 
     def __init__(self, n_envs: int, gamma: float) -> None:
         self.gamma = gamma
-        self.running = np.zeros(n_envs)  # discounted sums of the episodes' rewards up to now
-        self.count, self.total, self.squares = 0, 0.0, 0.0
+        self.running = np.zeros(n_envs)  # discounted sums of the episodes' rewards, less their mean, up to now
+        self.count, self.rewards, self.total, self.squares = 0, 0.0, 0.0, 0.0
 
-    def scaled(self, rewards: Floats, done: Bools, valid: Bools) -> Floats:
-        """Takes in a rollout's rewards (T, N), and returns them in units of the deviation with these included.
+    def scaled(self, rewards: Floats, terminated: Bools, truncated: Bools, valid: Bools) -> Floats:
+        """Takes in a rollout's rewards (T, N), and returns them by the mean and deviation with these included.
 
         Args:
-            done: (T, N), where an episode ended.
+            terminated, truncated: (T, N), where an episode ended; where nothing follows an end, and where time ran out
+                or the agent is not told of ends.
             valid: (T, N), False on the steps that reset, which do not count.
         """
-        for reward, ended, counts in zip(rewards, done, valid, strict=True):
+        self.count += int(valid.sum())
+        self.rewards += float(rewards[valid].sum(dtype=np.float64))
+        mean = self.rewards / max(1, self.count) if self.gamma < 1 else 0.0
+        centred = (rewards - mean) * valid
+        for reward, ended, counts in zip(centred, terminated | truncated, valid, strict=True):
             self.running = self.gamma * self.running + reward
             sums = self.running[counts]
-            self.count += len(sums)
             self.total += float(sums.sum())
             self.squares += float(np.square(sums).sum())
             self.running[ended] = 0.0
-        mean = self.total / max(1, self.count)
-        variance = self.squares / max(1, self.count) - mean**2
-        return (rewards / np.sqrt(max(variance, 1e-8))).clip(-self.limit, self.limit).astype(np.float32)
+        variance = self.squares / max(1, self.count) - (self.total / max(1, self.count)) ** 2
+        deviation = np.sqrt(max(variance, 1e-8))
+        result = (centred / deviation).clip(-self.limit, self.limit)
+        if mean:
+            result[terminated] -= self.gamma / (1 - self.gamma) * mean / deviation
+        return result.astype(np.float32)
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps; a resumed run's environments begin new episodes."""
-        return {"count": self.count, "total": self.total, "squares": self.squares}
+        return {"count": self.count, "rewards": self.rewards, "total": self.total, "squares": self.squares}
 
     def load(self, state: dict[str, float]) -> None:
-        """Goes on from what `state` returned."""
-        self.count, self.total, self.squares = int(state["count"]), state["total"], state["squares"]
+        """Goes on from what `state` returned; checkpoints from before rewards were centred begin anew."""
+        if "rewards" in state:
+            self.count, self.rewards = int(state["count"]), state["rewards"]
+            self.total, self.squares = state["total"], state["squares"]

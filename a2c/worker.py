@@ -258,7 +258,10 @@ class PolicyWorker:
         """One update on the rollout with these rewards (T, N), counted and told."""
         config, scaled = self._scheduled(), rewards
         if self.scale is not None:
-            scaled = self.scale.scaled(rewards, rollout.terminated | rollout.truncated, rollout.valid)
+            terminated, truncated = rollout.terminated, rollout.truncated
+            if config.continuing_episodes:
+                terminated, truncated = np.zeros_like(terminated), terminated | truncated
+            scaled = self.scale.scaled(rewards, terminated, truncated, rollout.valid)
         losses = self._update(rollout, scaled, observations, config)
         self.steps += rollout.n_decisions
         self.updates += 1
