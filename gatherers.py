@@ -7,10 +7,11 @@ answers may come in any order, or never. An answer is on disk before it is told.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ ANSWERS_PER_COMMIT = 64
 PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
 TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
+GONE_SECONDS = 10.0  # without a word from `label`, nobody is there
 # How a choice reads for a pair whose first segment is on the left.
 SIDES: dict[Choice, Side] = {
     Choice.A: "left",
@@ -243,6 +245,11 @@ class QueueGatherer:
         """What else there is to tell."""
         return {"line": status}
 
+    def _is_helped(self) -> bool:
+        """Whether somebody answers the run's questions through `label`."""
+        at, word = self.queue.heartbeats().get("label", (-math.inf, {}))
+        return self.who == "run" and self.queue.clock() - at < GONE_SECONDS and "ended" not in word
+
     def close(self) -> None: ...
 
 
@@ -261,10 +268,11 @@ class PersonGatherer(QueueGatherer):
     ) -> None:
         super().__init__(db, who)
         self.person = Person(self.queue, screen, presses, labeller)
+        self._helped = False
 
     @property
     def ended(self) -> bool:
-        return self.person.ended
+        return self.person.ended and not self._helped
 
     def drain(self) -> list[Answered]:
         self.person.step()
@@ -273,6 +281,7 @@ class PersonGatherer(QueueGatherer):
     def tell(self, status: str, state: dict[str, Any]) -> None:
         self._look()  # what cannot be shown has been taken back
         super().tell(status, state)
+        self._helped = self.person.ended and self._is_helped()
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
         self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
@@ -316,8 +325,9 @@ class TeacherGatherer(QueueGatherer):
         self.lease = None
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
-        """Nothing, for nobody looks; but others may have answered meanwhile, or taken questions back."""
+        """That somebody answers here; others may have answered meanwhile, too, or taken questions back."""
         self._look()
+        super().tell(status, state)
 
     def close(self) -> None:
         """Gives back what it could not judge."""
@@ -326,17 +336,6 @@ class TeacherGatherer(QueueGatherer):
         self.lease = None
 
 
-def gatherer_for(
-    ui: Ui, db: PrefDB, labeller: str = LABELLER, told: Mapping[str, str] | None = None, who: Who = "run"
-) -> PreferenceGatherer:
-    """Who is asked where people label: the person at this screen.
-
-    Args:
-        told: task and instructions; of what is missing, that of the store holds.
-
-    Raises DisplayError.
-    """
-    screen, presses = open_screen(ui)
-    for key, value in (told or {}).items():
-        LabelQueue(db).set_setting(key, value)
-    return PersonGatherer(db, screen, presses, labeller, who)
+def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, who: Who = "run") -> PreferenceGatherer:
+    """Who is asked where people label: the person at this screen. Raises DisplayError."""
+    return PersonGatherer(db, *open_screen(ui), labeller, who)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
@@ -25,6 +26,7 @@ TRIES = 200  # pairs looked at for one that was not asked yet, before all are co
 IDLE_SECONDS = 1 / 120
 LOOK_SECONDS = 1.0  # between looks at whether the run goes on
 WHO: Who = "label"
+OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in what it says of itself
 
 
 @dataclass(frozen=True)
@@ -120,24 +122,19 @@ def label_command(arguments: list[str]) -> None:
     try:
         check_segments(db, teacher)
         give_task(db)
+        # A run that goes on has settings of its own, and people who know it by its name.
+        LabelQueue(db).give_settings(config.page.settings(config.max_prefs or 0, 0), keep=beside)
         before = db.n_labels()
         gatherer: PreferenceGatherer
         if teacher is not None:
             gatherer = TeacherGatherer(db, teacher, labeller, config.seed)
             print(f"{labeller} answers; Ctrl-C ends it.", flush=True)
         elif config.ui == "web":
-            gatherer = WebGatherer(
-                db,
-                path.parent,
-                config.page,
-                goal=config.max_prefs or 0,
-                initial_labels=0,
-                who=WHO,
-                labeller=labeller,
-                beside=beside,
-            )
+            gatherer = WebGatherer(db, path.parent, config.page, WHO, labeller)
         else:
-            gatherer = gatherer_for(config.ui, db, labeller, config.page.told(), WHO)
+            if config.labeller is None:
+                labeller = free_name(LabelQueue(db), usual)
+            gatherer = gatherer_for(config.ui, db, labeller, WHO)
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:
@@ -146,6 +143,17 @@ def label_command(arguments: list[str]) -> None:
         print(f"{n - before} labels more, {n} in {path}. Train on them with --load_prefs_dir {config.run}", flush=True)
     finally:
         db.close()
+
+
+def free_name(queue: LabelQueue, usual: str) -> str:
+    """The usual name, or another where somebody labels by that now: two by one name would be shown the same pairs."""
+    name, n = usual, 1
+    while queue.has_pairs(name):
+        n += 1
+        name = f"{usual}-{n}"
+    if n > 1:
+        print(f"Somebody labels here as {usual}, so you are {name}; --labeller says who you are.", flush=True)
+    return name
 
 
 def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
@@ -195,15 +203,18 @@ def give_task(db: PrefDB) -> None:
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
     """Asks until the person leaves, there are labels enough, or nothing is left to ask.
 
-    While a run goes on, that asks; when it has ended, this goes on with the segments that it has left.
+    While a run goes on, that asks, and says how far it is; when it has ended, this goes on with the segments that it
+    has left.
     """
     pairs: StoredPairs | None = None  # none that are ours to ask about
+    queue, run_says = LabelQueue(db), dict[str, Any]()
     goes_on, n_labels, look_at = True, db.n_labels(), 0.0
     goal, drawing = config.max_prefs, Drawing()
     while not gatherer.ended and (goal is None or n_labels < goal):
         if goes_on and time.monotonic() >= look_at:
             look_at = time.monotonic() + LOOK_SECONDS
             goes_on = run_goes_on()
+            run_says = queue.heartbeats().get("run", (0.0, {}))[1] if goes_on else {}
             if not goes_on:
                 pairs = StoredPairs(db, config.seed)
         n_open = len(gatherer.pending) + len(drawing.open)
@@ -221,7 +232,12 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
         if not gatherer.pending:
             status = drawing.status() or "Waiting for the run to ask; its questions come as the agent acts"
-        gatherer.tell(status, {"labels": n_labels, "goal": goal})
+        if goal is None:
+            status = run_says.get("status", status)
+        gatherer.tell(
+            status,
+            {"labels": n_labels, "goal": goal, **{name: run_says[name] for name in OF_THE_RUN & run_says.keys()}},
+        )
         if gatherer.drain():
             n_labels = db.n_labels()
         elif not (goes_on or pairs or gatherer.pending or drawing.open):

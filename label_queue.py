@@ -15,7 +15,7 @@ import sqlite3
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -371,13 +371,15 @@ class LabelQueue:
         query = f"{SELECT_ROW} WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
         return [_history_row(dict(zip(ROW, row, strict=True))) for row in self.db.read(query, (*values, limit))]
 
+    def has_pairs(self, labeller: str) -> bool:
+        """Whether somebody by this name has pairs before them."""
+        leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ? LIMIT 1"
+        return bool(self.db.read(leased, (labeller, self.clock())))
+
     def is_active(self, labeller: str) -> bool:
         """Whether somebody labels by this name now: has pairs before them, or answered some minutes ago."""
-        now = self.clock()
-        leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ?"
-        answered = "SELECT 1 FROM answer WHERE labeller = ? AND answered_at > ?"
-        values = (labeller, now, labeller, now - ACTIVE_SECONDS)
-        return bool(self.db.read(f"{leased} UNION ALL {answered} LIMIT 1", values))
+        answered = "SELECT 1 FROM answer WHERE labeller = ? AND answered_at > ? LIMIT 1"
+        return self.has_pairs(labeller) or bool(self.db.read(answered, (labeller, self.clock() - ACTIVE_SECONDS)))
 
     def counts(self) -> Counts:
         """How far the labelling is."""
@@ -408,6 +410,12 @@ class LabelQueue:
         """A value that all processes share; None if it was never set."""
         rows = self.db.read("SELECT value FROM setting WHERE key = ?", (key,))
         return rows[0][0] if rows else None
+
+    def give_settings(self, settings: Mapping[str, str], *, keep: bool) -> None:
+        """Sets values for all processes; with `keep`, those alone that were never set."""
+        for key, value in settings.items():
+            if not keep or self.setting(key) is None:
+                self.set_setting(key, value)
 
     def set_setting(self, key: str, value: str) -> None:
         """Sets a value for all processes."""

@@ -27,7 +27,11 @@ CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
 PAST_KEYS = "L R E Enter change it  ·  G {}  ·  P back to the questions"
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the words about it
-SURE = "T again starts training with the labels there are, for good; an answer does not"
+# Asked of who presses that key once; any other one is a no.
+SURE = {
+    "start": "T again starts training with the labels there are, for good; an answer does not",
+    "escape": "Esc again ends your labelling; any other key goes on with it",
+}
 
 LINES = {
     **{"l": "left", "left": "left", "r": "right", "right": "right", "e": "equal", "equal": "equal"},
@@ -141,12 +145,12 @@ class Person:
         self._place = 0  # of the one that is shown
         self._marked = "", False, ""  # the lease that waits meanwhile, and how its pair was marked
         self.before_training = False  # which waits for initial labels
-        self._asked_to_start = False  # and is to be sure of it
+        self._asked = ""  # the action, one of SURE, that waits for a second press
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
         self._paces: deque[float] = deque(maxlen=PACE_OVER)  # seconds that the newest answers took
-        self._task = queue.setting("task") or ""
-        self.screen.playback.told = (self._task, *(queue.setting("instructions") or "").splitlines())
+        self.screen.playback.task = queue.setting("task") or ""
+        self.screen.playback.instructions = tuple((queue.setting("instructions") or "").splitlines())
         self._shown_at = 0.0  # of the monotonic clock
         self._renew_at, self._claim_at = 0.0, 0.0
         self._said = ""
@@ -185,7 +189,7 @@ class Person:
             if leases:
                 self._start(leases[0])
         if not self._shows_clips:
-            self.screen.message(self.status)
+            self.screen.message(SURE.get(self._asked, self.status))
             self._say(self.status)
             return
         self.screen.caption(self._caption())
@@ -203,9 +207,8 @@ class Person:
         self._marked = "", False, ""
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
-        self._say(
-            " ".join(word for word in (f"{self.status}: which clip is better?", self._task, f"({KEYS_HELP})") if word)
-        )
+        words = (f"{self.status}: which clip is better?", self.screen.playback.task, f"({KEYS_HELP})")
+        self._say(" ".join(word for word in words if word))
 
     def _play(self, left: str, right: str, row: HistoryRow | None = None) -> bool:
         """Shows two segments, of the answer `row` if given; False if one cannot be shown, nor be asked about again."""
@@ -229,12 +232,11 @@ class Person:
 
     def _caption(self) -> str:
         playback = self.screen.playback
-        if self._asked_to_start:
-            return SURE
+        if self._asked:
+            return SURE[self._asked]
         if playback.writing:
             return f"Note (Enter keeps it, Esc leaves it out): {playback.note[-NOTE_SHOWN:]}"
-        # What is cut off where the line is short is the task, which help tells too.
-        words = [self.status, self._pace(), self._task]
+        words = [self.status, self._pace()]
         if self.past:
             row, n = self.past[self._place], len(self.past)
             ago = _ago(time.time() - row.answered_at)
@@ -254,14 +256,18 @@ class Person:
         return said
 
     def _do(self, action: str) -> None:
-        if self._asked_to_start and action not in ("start", "close"):
-            self._asked_to_start = False
+        asked, self._asked = self._asked, ""
+        if asked and action not in (asked, "close"):
             return
-        if self.on_break and action in ("break", "undo"):
+        if self.on_break and action in ("break", "undo", "escape"):
             self.on_break = False
-            if action == "break":
+            if action != "undo":
                 return
-        if action == "close":
+        if action == "escape" and self.past:
+            self._go_on()
+        elif action == "escape" and not asked:
+            self._ask(action)
+        elif action in ("escape", "close"):
             self.ended = True
             if self.lease is not None:
                 self.queue.release([self.lease.token])
@@ -270,7 +276,7 @@ class Person:
         elif action == "gallery":
             self._look_back()
         elif action == "quality":
-            self.screen.playback.reading = in_words(self.queue.history(merged=True, limit=ALL))
+            self.screen.playback.read(in_words(self.queue.history(merged=True, limit=ALL)))
         elif self._shows_clips and action == "flag":
             self.screen.playback.flag()
         elif self.past:
@@ -293,7 +299,7 @@ class Person:
         elif self.lease is not None and action == "skip":
             self._give_back()
         elif self.lease is not None and action == "start":
-            self._start_training()
+            self._start_training(sure=bool(asked))
         elif self.lease is not None and action in ANSWERS:
             self._answer(self.lease, action)
 
@@ -330,15 +336,17 @@ class Person:
                 row, seq=receipt.seq, choice=choice, answered_at=time.time(), flag=flag, note=note
             )
 
-    def _start_training(self) -> None:
-        """Starts it at the second press: it cannot be taken back."""
+    def _ask(self, action: str) -> None:
+        """Waits for a second press, for what it does cannot be taken back."""
+        self._asked = action
+        self._say(SURE[action])
+
+    def _start_training(self, *, sure: bool) -> None:
         if not self.before_training:
             print("Training waits for no labels now.", flush=True)
-        elif not self._asked_to_start:
-            self._asked_to_start = True
-            self._say(SURE)
+        elif not sure:
+            self._ask("start")
         else:
-            self._asked_to_start = False
             try:
                 self.queue.start_now()
                 print("Training starts with the labels there are.", flush=True)
@@ -368,7 +376,7 @@ class Person:
             note=playback.note,
         )
         if self.queue.answer(submission).status == "conflict":
-            self._say(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
+            print(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.", flush=True)
         self._paces.append(took)
         self.lease, self._claim_at = None, 0.0
 

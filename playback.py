@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from label_queue import MAX_NOTE
 
@@ -15,7 +16,7 @@ ANSWERS = ("left", "right", "equal", "incomparable")
 WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
 PLAYING = ("pause", "back", "forward", "slower", "faster", "replay")
 # What is asked for besides an answer may be meant although the pair is new, or there is none.
-ALWAYS = ("undo", "help", "break", "gallery", "quality", "close")
+ALWAYS = ("undo", "help", "break", "gallery", "quality", "escape", "close")
 KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
 HELP = (
     "L or left arrow    the left clip is better",
@@ -31,16 +32,22 @@ HELP = (
     "Q                  how good the answers are",
     "P                  take a break      H or ?   this help",
     "T                  start training before all initial labels are given",
-    "Esc or Ctrl-D      end the labelling; training goes on",
+    "Esc twice, Ctrl-D  end the labelling; training goes on",
 )
 
-GOES_BACK = "Any key goes back."
+GOES_BACK, GOES_ON = "Any key goes back.", "Space shows the rest; any other key goes back."
 
 
 def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
     """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
     phase = seconds % (n_frames / fps + hold)
     return min(int(phase * fps), n_frames - 1)
+
+
+def pages_of(paragraphs: Iterable[str], columns: int, rows: int) -> list[list[str]]:
+    """The paragraphs as pages of lines that fit; one page at least."""
+    lines = [line for text in paragraphs for line in textwrap.wrap(text, columns) or [""]]
+    return [lines[i : i + rows] for i in range(0, len(lines), rows)] or [[]]
 
 
 class Playback:
@@ -51,7 +58,9 @@ class Playback:
         self.n_frames, self.fps = 1, 1.0
         self.replays = 0
         self.reading: tuple[str, ...] = ()  # what takes the place of the clips until the next key
-        self.told: tuple[str, ...] = ()  # paragraphs about the task, below the keys in the help
+        self.page, self.n_pages = 0, 1  # of what is read: the one that is shown, and how many the screen makes of it
+        self.task = ""  # in a sentence, which stays beside the clips
+        self.instructions: tuple[str, ...] = ()  # paragraphs, below task and keys in the help
         self.keys_line = ""  # what keys do now, where that is not the usual
         self.flagged, self.note = False, ""  # what goes with an answer to the pair
         self.writing = False  # the note: no key is an answer or a command
@@ -92,11 +101,18 @@ class Playback:
         return True
 
     def reads(self, action: str) -> bool:
-        """Shows help when asked; any action puts away what is read, and is used up by that."""
+        """Shows help when asked; space turns its pages, any other action puts it away, and is used up by that."""
+        if self.reading and action == "pause" and self.page + 1 < self.n_pages:
+            self.page += 1
+            return True
         was, self.reading = self.reading, ()
         if action == "help" and not was:
-            self.reading = (*HELP, "", *self.told)
+            self.read((*((self.task, "") if self.task else ()), *HELP, "", *self.instructions))
         return action != "close" and bool(was or self.reading)
+
+    def read(self, paragraphs: tuple[str, ...]) -> None:
+        """Shows these in place of the clips until they are put away."""
+        self.reading, self.page, self.n_pages = paragraphs, 0, 2  # perhaps, until the screen has seen it
 
     def flag(self) -> None:
         """Marks the pair and begins a note about it, or takes both away."""

@@ -220,15 +220,34 @@ class PrefInterface:
         self._tell()
         answered = self._deliver(self.gatherer.drain())
         self._hold_policy()
-        if self.ended and not self._said_end:
+        if self.ended:
+            self._end()
+        return took or asked or answered
+
+    def _end(self) -> None:
+        """Says once that nobody labels any more, and lets training that waits for more labels start if it can."""
+        if self._may_start_now:
+            LabelQueue(self.db).start_now()
+            self.n_initial = LabelQueue(self.db).labels_to_start(self._initial)
+        if not self._said_end:
             self._said_end = True
             log.info("Labelling has ended")
-            print("Labelling has ended; training goes on. Ctrl-C ends it.", flush=True)
-        return took or asked or answered
+            print(f"Labelling has ended; {self._what_goes_on()}. Ctrl-C ends the run.", flush=True)
+
+    @property
+    def _may_start_now(self) -> bool:
+        return self._asks_initial and self.channels.labels is not None and self.n_labels >= FEW_LABELS
+
+    def _what_goes_on(self) -> str:
+        """What the run does without labels from now on."""
+        missing = min(self.n_initial, FEW_LABELS) - self.n_labels
+        if missing > 0 and self.channels.labels is not None:
+            return f"training waits for {missing} labels more, which `python run.py label {self.db.path.parent}` gives"
+        return "training goes on"
 
     @property
     def ended(self) -> bool:
-        """Whether the person has left."""
+        """Whether the person has left, and nobody labels beside the run."""
         return self.gatherer.ended
 
     @property
@@ -259,7 +278,7 @@ class PrefInterface:
     def status(self) -> str:
         """One line for a person: how many labels there are, or what is being waited for."""
         if self.ended or self.n_labels >= self.goal:
-            return f"{self.n_labels} labels, no more are wanted; training goes on"
+            return f"{self.n_labels} labels, no more are asked for; {self._what_goes_on()}"
         if not self.gatherer.pending:
             if self._drawing.status():
                 return self._drawing.status()

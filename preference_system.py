@@ -32,7 +32,7 @@ import checkpoint
 from channels import Channels, Failure, WeightsBoard, drain, offer
 from errors import UserError
 from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
-from label_queue import LABELLER
+from label_queue import LABELLER, LabelQueue
 from networks import MakeNetwork
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
@@ -227,10 +227,11 @@ def make_gatherer(db: PrefDB, config: PrefsConfig, seed: int, ui: str, goal: int
     """Who is asked, made in the preference interface's process."""
     if config.synthetic_prefs:
         return SyntheticGatherer(db, teacher_of(config, seed, db.n_answers()))
+    page = PageConfig(web_port=0)
+    LabelQueue(db).give_settings(page.settings(goal, config.labels_to_start()), keep=False)
     if ui == "window":
         return PersonGatherer(db, ClipWindow(), None, LABELLER)
-    page = PageConfig(web_port=0)
-    return WebGatherer(db, db.path.parent, page, goal=goal, initial_labels=config.labels_to_start())
+    return WebGatherer(db, db.path.parent, page)
 
 
 class PreferenceSystem:

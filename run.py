@@ -55,6 +55,7 @@ from channels import Channels, Episode, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import draw_states, env_info, make_vec_env
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
+from label_queue import LabelQueue
 from person import screen_for
 from pref_db import Comparison, PrefDB, draw_with, shown, store_path
 from pref_interface import PrefInterface, teacher_of
@@ -202,10 +203,11 @@ class Run:
         config = self.config
         if config.prefs.synthetic_prefs:
             return SyntheticGatherer(db, teacher_of(config.prefs, config.seed, db.n_answers()))
+        initial = config.prefs.labels_to_start() if config.trains_policy else 0
+        LabelQueue(db).give_settings(config.page.settings(self.goal_labels, initial), keep=False)
         if config.prefs.ui != "web":
-            return gatherer_for(config.prefs.ui, db, told=config.page.told())
-        goal, initial = self.goal_labels, config.prefs.labels_to_start() if config.trains_policy else 0
-        self.page = WebGatherer(db, self.path, config.page, goal=goal, initial_labels=initial)
+            return gatherer_for(config.prefs.ui, db)
+        self.page = WebGatherer(db, self.path, config.page)
         self.episode_file = EpisodeFile(self.path)
         return self.page
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GOES_BACK, GUARD_SECONDS, PLAYING, WORDS, Playback
+from playback import ALWAYS, ANSWERS, GOES_BACK, GOES_ON, GUARD_SECONDS, PLAYING, WORDS, Playback, pages_of
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -37,7 +37,7 @@ KEYS = {
     **dict.fromkeys(["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"], "replay"),
     **{"s": "skip", "f": "flag", "g": "gallery", "q": "quality", "p": "break", "t": "start"},
     **dict.fromkeys(["h", "?"], "help"),
-    **dict.fromkeys(["\x1b", "\x04"], "close"),
+    **{"\x1b": "escape", "\x04": "close"},
 }
 END = "\x04"  # Ctrl-D, and the end of the input
 # Arrows and the like, F1 to F5 of Linux's console, and what is pressed together with Alt, which is no key of ours.
@@ -303,7 +303,8 @@ class TerminalScreen:
             return
         size = os.get_terminal_size(self._out)
         columns, rows = size.columns, size.lines
-        words = (self._caption, self._message, self.playback.reading, self._said, tuple(self._printed.lines)[-1:])
+        read = (self.playback.reading, self.playback.page)
+        words = (self._caption, self._message, read, self._said, tuple(self._printed.lines)[-1:])
         state = (size, self._pairs, self._clips is None, self.playback.index(), words)
         if state == self._drawn:
             return
@@ -338,7 +339,8 @@ class TerminalScreen:
             middle = {rows // 2: self._message.center(columns)[:columns]}
             return {**middle, rows - 1: f"{DIM}{printed[: columns - 1]}{PLAIN}"}, {}
         index, n_frames = self.playback.index(), self.playback.n_frames
-        pane, height = (columns - 2 * MARGIN - GAP) // 2, rows - ROWS_BESIDES
+        task = [textwrap.shorten(self.playback.task, columns, placeholder="…")] if self.playback.task else []
+        pane, height = (columns - 2 * MARGIN - GAP) // 2, rows - ROWS_BESIDES - len(task)
         pictures = {}
         names = []
         for side, clip in enumerate(self._clips):
@@ -352,22 +354,24 @@ class TerminalScreen:
         keys = "" if self.playback.writing else self.playback.keys_line or usual
         below = (
             bar,
+            *(line.center(columns) for line in task),
             self._caption.center(columns)[:columns],
             keys.center(columns)[:columns],
             printed[: columns - 1],
         )
         texts = {0: f"{' ' * MARGIN}{names[0]}{' ' * GAP}{names[1]}"}
-        texts |= {rows - 4 + i: line for i, line in enumerate(below)}
+        texts |= {rows - len(below) + i: line for i, line in enumerate(below)}
         texts[rows - 1] = f"{DIM}{texts[rows - 1]}{PLAIN}"
         return texts, pictures
 
     def _page(self, columns: int, rows: int) -> list[str]:
-        """What is read in place of the clips, as far as there is room."""
-        paragraphs = ("", *self.playback.reading)
-        lines = [line for text in paragraphs for line in textwrap.wrap(text, columns - 2) or [""]]
-        if len(lines) > rows - 2:
-            lines[rows - 3 :] = ["... Make the terminal larger for the rest."]
-        return [f" {line}" for line in (*lines, "", GOES_BACK)]
+        """The page of what is read in place of the clips."""
+        playback = self.playback
+        pages = pages_of(playback.reading, columns - 2, rows - 3)
+        playback.n_pages = len(pages)
+        playback.page = min(playback.page, len(pages) - 1)  # they are fewer where the terminal has grown
+        more = playback.page + 1 < len(pages)
+        return ["", *(f" {line}" for line in (*pages[playback.page], "", GOES_ON if more else GOES_BACK))]
 
     def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
         """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""

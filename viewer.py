@@ -10,11 +10,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from playback import ALWAYS, ANSWERS, GOES_BACK, GUARD_SECONDS, Playback, loop_index
+from playback import ALWAYS, ANSWERS, GOES_BACK, GOES_ON, GUARD_SECONDS, Playback, loop_index, pages_of
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
@@ -26,7 +26,7 @@ CLIP_KEYS = {
     **{"SPACE": "pause", "COMMA": "back", "PERIOD": "forward", "BRACKETLEFT": "slower", "BRACKETRIGHT": "faster"},
     **{"HOME": "replay", "S": "skip", "F": "flag", "G": "gallery", "Q": "quality", "P": "break", "T": "start"},
     **dict.fromkeys(["H", "SLASH", "QUESTION"], "help"),
-    "ESCAPE": "close",
+    "ESCAPE": "escape",
 }
 EPISODE_KEYS = {"ESCAPE": "close", "Q": "close"}
 KEYS_LINE = "L/← left  ·  R/→ right  ·  E/↑ equal  ·  Enter/↓ can't tell  ·  U undo  ·  H all keys"
@@ -42,7 +42,10 @@ EPISODE_PAUSE_SECONDS = 1.0
 
 MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
 BAR_GAP, BAR_HEIGHT = 8, 4  # pixels
+# Of what is read, in place of the clips.
+FIXED_WIDTH, LETTER_WIDTH, LINE_HEIGHT = ("DejaVu Sans Mono", "Menlo", "Consolas", "monospace"), 11, 22
 
+Anchor = Literal["center", "bottom"]
 Rect = tuple[int, int, int, int]  # x, y of the lower left corner, width, height
 
 
@@ -103,7 +106,8 @@ class _Canvas:
         from pyglet.window import key
 
         action = self.keys.get(key.symbol_string(symbol), "")
-        self.pressed.append(action if action == "close" or time.monotonic() >= self.guarded_until else "")
+        always = action in ("close", "escape")
+        self.pressed.append(action if always or time.monotonic() >= self.guarded_until else "")
         return True  # handled: pyglet's own answer to Escape is to close the window
 
     def _on_close(self) -> bool:
@@ -154,20 +158,32 @@ class _Canvas:
         texture.blit_into(image.ImageData(width, height, "RGB", frame[::-1].tobytes()), 0, 0, 0)
         texture.blit(rect[0], rect[1], width=rect[2], height=rect[3])
 
-    def text(self, slot: str, text: str, x: int, y: int, size: int, colour: Colour, width: int) -> None:
-        """Writes centred text at (x, y), on several lines if it is wider than `width`."""
+    def text(
+        self,
+        slot: str,
+        text: str,
+        x: int,
+        y: int,
+        size: int,
+        colour: Colour,
+        width: int,
+        *,
+        anchor_y: Anchor = "center",
+    ) -> int:
+        """Writes centred text at (x, y), on several lines if it is wider than `width`; returns how high it is."""
         from pyglet.text import Label
 
         if slot not in self._labels:
-            self._labels[slot] = Label(
-                anchor_x="center", anchor_y="center", align="center", multiline=True, width=width
-            )
+            # What is read keeps its columns.
+            kind = {"font_name": FIXED_WIDTH, "align": "left"} if slot == "reading" else {"align": "center"}
+            self._labels[slot] = Label(anchor_x="center", anchor_y=anchor_y, multiline=True, width=width, **kind)
         label = self._labels[slot]
         wanted = {"text": text, "x": x, "y": y, "width": width, "font_size": size, "color": (*colour, 255)}
         for name, value in wanted.items():
             if getattr(label, name) != value:
                 setattr(label, name, value)
         label.draw()
+        return int(label.content_height)
 
     def end(self) -> None:
         self.window.flip()
@@ -247,12 +263,15 @@ class _PairWindow:
         canvas = self._canvas
         if canvas.closed:
             return
-        if self._clips is None or self.playback.reading:
-            reading = self.playback.reading
-            text, size = ("\n".join((*reading, "", GOES_BACK)), 13) if reading else (self._caption, 20)
-            if canvas.begin(text):
-                width, height = canvas.window.get_size()
-                canvas.text("message", text, width // 2, height // 2, size, TEXT, width - 2 * MARGIN)
+        width, height = canvas.window.get_size()
+        if self.playback.reading:
+            if canvas.begin((self.playback.reading, self.playback.page)):
+                self._draw_page(width, height)
+                canvas.end()
+            return
+        if self._clips is None:
+            if canvas.begin(self._caption):
+                canvas.text("message", self._caption, width // 2, height // 2, 20, TEXT, width - 2 * MARGIN)
                 canvas.end()
             return
         index = self.playback.index()
@@ -260,17 +279,42 @@ class _PairWindow:
             self._draw_pair(self._clips, index)
             canvas.end()
 
+    def _draw_page(self, width: int, height: int) -> None:
+        """The page of what is read in place of the clips."""
+        playback, columns = self.playback, max(20, (width - 2 * MARGIN) // LETTER_WIDTH)
+        pages = pages_of(playback.reading, columns, max(1, (height - 2 * MARGIN) // LINE_HEIGHT - 2))
+        playback.n_pages = len(pages)
+        playback.page = min(playback.page, len(pages) - 1)  # they are fewer where the window has grown
+        lines = [*pages[playback.page], "", GOES_ON if playback.page + 1 < len(pages) else GOES_BACK]
+        text_width = LETTER_WIDTH * (max(map(len, lines)) + 1)
+        self._canvas.text("reading", "\n".join(lines), width // 2, height // 2, 13, TEXT, text_width)
+
+    def _draw_words(self, width: int) -> int:
+        """Keys, caption and task at the bottom, one above the other, however long; returns how high they reach."""
+        keys = "" if self.playback.writing else self.playback.keys_line or self._keys_line
+        y = MARGIN // 3
+        for slot, text, size, colour in (
+            ("keys", keys, 12, DIM_TEXT),
+            ("caption", self._caption, 13, TEXT),
+            ("task", self.playback.task, 13, TEXT),
+        ):
+            if text:
+                y += self._canvas.text(slot, text, width // 2, y, size, colour, width - MARGIN, anchor_y="bottom")
+                y += MARGIN // 4
+        return y
+
     def _draw_pair(self, clips: tuple[np.ndarray, np.ndarray], index: int) -> None:
         canvas = self._canvas
         width, height = canvas.window.get_size()
+        footer = max(FOOTER, self._draw_words(width) + BAR_GAP + BAR_HEIGHT + MARGIN // 3)
         pane = max(1, (width - 3 * MARGIN) // 2)
         share = (index + 1) / max(len(clip) for clip in clips)
         for side, (name, clip) in enumerate(zip(("Left", "Right"), clips, strict=True)):
             box = (
                 MARGIN + side * (pane + MARGIN),
-                FOOTER,
+                footer,
                 pane,
-                max(1, height - FOOTER - TITLE - MARGIN // 2),
+                max(1, height - footer - TITLE - MARGIN // 2),
             )
             frame = clip[min(index, len(clip) - 1)]
             _, y, w, h = _fit(frame, box)
@@ -281,9 +325,6 @@ class _PairWindow:
             _progress(canvas, rect, share)
             top = rect[1] + rect[3] + TITLE * 2 // 3
             canvas.text(f"{name} title", name, rect[0] + rect[2] // 2, top, 13, DIM_TEXT, pane)
-        canvas.text("caption", self._caption, width // 2, 48, 13, TEXT, width - MARGIN)
-        keys_line = "" if self.playback.writing else self.playback.keys_line or self._keys_line
-        canvas.text("keys", keys_line, width // 2, 20, 12, DIM_TEXT, width - MARGIN)
 
 
 class ClipWindow(_PairWindow):
@@ -350,9 +391,9 @@ class ClipWindow(_PairWindow):
                 continue
             self._writes = playback.writing
             if playback.writing:
-                if press == "close":  # Escape, which is no text
+                if press == "escape":  # which is no text
                     playback.write("\x1b")
-            elif press and (self._clips or press in ALWAYS) and not playback.reads(press) and not playback.do(press):
+            elif press and not playback.reads(press) and (self._clips or press in ALWAYS) and not playback.do(press):
                 return press
         return ""
 

@@ -75,15 +75,12 @@ class PageConfig:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--instructions cannot be read ({error}); name a text file.") from error
 
-    def told(self) -> dict[str, str]:
-        """What people are told of the task, as far as it was given. Raises UserError if that cannot be read."""
-        return {name: text for name, text in (("task", self.task), ("instructions", self._text())) if text}
-
     def settings(self, goal: int, initial_labels: int) -> dict[str, str]:
-        """What the server reads from the store, where task and instructions hold until others are given.
+        """What all who ask people read from the store, where task and instructions hold until others are given.
 
         Raises UserError if the instructions cannot be read.
         """
+        told = {name: text for name, text in (("task", self.task), ("instructions", self._text())) if text}
         return {
             "goal": str(goal),
             "initial_labels": str(initial_labels),
@@ -92,7 +89,7 @@ class PageConfig:
             "overlap_share": str(self.overlap_share),
             "clips_url": self.clips_url,
             "keep_clips": str(self.keep_clips),
-            **self.told(),
+            **told,
         }
 
 
@@ -137,7 +134,6 @@ class WebGatherer(QueueGatherer):
 
     Args:
         labeller: the name of who labels on this machine, until they take another.
-        beside: a run goes on, whose settings hold.
     """
 
     def __init__(
@@ -145,19 +141,11 @@ class WebGatherer(QueueGatherer):
         db: PrefDB,
         run_dir: Path,
         config: PageConfig,
-        *,
-        goal: int,
-        initial_labels: int,
         who: Who = "run",
         labeller: str = LABELLER,
-        beside: bool = False,
     ) -> None:
-        """Starts the server and says where it is. Raises UserError and OSError."""
-        settings = config.settings(goal, initial_labels)
+        """Starts the server, which reads its settings from the store, and says where it is. Raises OSError."""
         super().__init__(db, who)
-        for key, value in settings.items():
-            if not beside or self.queue.setting(key) is None:
-                self.queue.set_setting(key, value)
         self.line = ""  # how far the run is, for the page
         self.trouble = ""  # what in the run does not work as it should
         self._ended = False

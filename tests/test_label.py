@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import label
 from gatherers import SyntheticGatherer, TeacherGatherer
-from label import LabelConfig, give_task, label_command
+from label import LabelConfig, free_name, give_task, label_command
 from label_queue import LabelQueue, Submission
 from pref_db import Comparison, PrefDB, Segment
 from processes import UserError
@@ -44,6 +45,54 @@ def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, mon
 
         label.label(db, SyntheticGatherer(db, SyntheticTeacher()), LabelConfig("run"), run_goes_on=run_goes_on)
         assert looks == 3 and db.n_answers() == 3
+
+
+class Told(SyntheticGatherer):
+    """Keeps what it is told, and never answers."""
+
+    said: tuple[str, dict[str, Any]] = "", {}
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        self.said = status, state
+
+
+def test_who_helps_a_run_is_told_what_the_run_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        gatherer, looks = Told(db, SyntheticTeacher()), 0
+
+        def run_goes_on() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                numbers = {"labels": 30, "goal": 5500, "initial_labels": 500, "clips": 1}
+                LabelQueue(db).beat("run", {"status": "Waiting for clips from the agent (1 of 2)", **numbers})
+            elif looks == 2:
+                words, numbers = gatherer.said
+                assert words == "Waiting for clips from the agent (1 of 2)"
+                assert numbers == {"labels": 30, "goal": 5500, "initial_labels": 500}, "so that it may be started"
+            return looks < 3
+
+        label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
+
+
+def test_two_who_do_not_say_who_they_are_are_not_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        queue = LabelQueue(db)
+        queue.submit(all_pairs(4))
+        assert free_name(queue, "me") == "me" and not capsys.readouterr().out
+        for name in ("me", "me-2"):
+            queue.claim(name)
+        assert free_name(queue, "me") == "me-3"
+        assert "you are me-3; --labeller says who you are" in capsys.readouterr().out
+
+
+def test_pairs_are_repeated_for_a_teacher_in_the_queue(tmp_path: Path) -> None:
+    store(tmp_path, [small(seed) for seed in range(12)]).close()
+    label_command([str(tmp_path), "--teacher", "oracle"])
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        kinds = Counter(kind for (kind,) in db.read("SELECT kind FROM lease"))
+    assert kinds["normal"] == 66 and kinds["repeat"] >= 2, "a share of 5 %"
 
 
 def test_a_store_without_a_task_gets_the_environments(tmp_path: Path) -> None:
@@ -97,15 +146,15 @@ def test_a_teacher_in_the_queue_gives_the_labels_that_it_gives_by_itself(tmp_pat
         contextlib.closing(PrefDB.open(tmp_path / "queue" / "prefs.db")) as db,
     ):
         label.label(direct, SyntheticGatherer(direct, SyntheticTeacher()), LabelConfig(""), run_goes_on=lambda: False)
-        assert preferred(db) == preferred(direct) and len(preferred(db)) == db.n_answers() == 66
+        assert preferred(db) == preferred(direct) and len(preferred(db)) == direct.n_answers() == 66
         columns = "teacher, answer.labeller, late, answer.shown_left = segment_b, flip, choice"
         tables = "answer JOIN lease ON token = lease_token JOIN comparison ON comparison.id = answer.comparison_id"
-        rows = db.read(f"SELECT {columns} FROM {tables}")
+        rows = db.read(f"SELECT {columns} FROM {tables} WHERE kind = 'normal'")
         assert len(rows) == 66 and {row[:3] for row in rows} == {("oracle", "oracle", 0)}
         sides = Counter(row[3] for row in rows)
         assert min(sides[0], sides[1]) >= 20 and all(row[3] == row[4] for row in rows), "either clip may be on the left"
         assert [row[5] for row in rows].count("equal") == 1
-        assert len(LabelQueue(db).history("oracle", limit=99)) == 66, "as it is of people"
+        assert len(LabelQueue(db).history("oracle", limit=99)) == db.n_answers(), "as it is of people"
 
 
 def test_what_a_teacher_leaves_to_chance_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:

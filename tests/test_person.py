@@ -61,7 +61,7 @@ def test_keys_in_the_window_and_colour_clips(tmp_path: Path, display: str) -> No
         press("L", folder, process, 5)
         press("l", folder, process, 6)
         focus(TITLE)
-        xdotool("key", "Escape")
+        xdotool("key", "Escape", "Escape")
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     db = PrefDB.open(folder / "prefs.db", read_only=True)
@@ -109,7 +109,7 @@ def test_closing_the_window_ends_labelling_not_training(tmp_path: Path, display:
         focus(TITLE)
         wait_for(lambda: _training(folder), process)
         focus(TITLE)
-        xdotool("key", "Escape")
+        xdotool("key", "Escape", "Escape")
         wait_for(lambda: _later(folder, 3), process)
         assert len(children(process.pid)) == 2
     assert len(answers(folder)) >= 5

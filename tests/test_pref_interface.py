@@ -22,7 +22,7 @@ import pytest
 
 import person
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
-from gatherers import PEOPLE_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
+from gatherers import PEOPLE_AHEAD, PERSON_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
 from label_queue import LabelQueue, Lease, Submission
 from person import LEAST_PACES, TerminalLines
 from playback import Playback
@@ -596,6 +596,47 @@ def test_closing_the_window_ends_labelling(desk: Desk) -> None:
     assert desk.window.closed
 
 
+@pytest.mark.parametrize(
+    ("n_labels", "said"),
+    [(5, "training waits for 20 labels more, which `python run.py label"), (25, "training goes on")],
+)
+def test_who_leaves_before_the_training_begins_lets_it_begin_if_it_can(
+    ring: Ring, n_labels: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = FakeWindow()
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=500, goal=600)
+    ring.act(30)
+    while interface.n_labels < n_labels:
+        screen.presses.append(["equal"])
+        interface.step()
+    screen.presses.append(["close"])
+    step_until(interface, lambda: interface.ended)
+    interface.step()
+    assert said in capsys.readouterr().out and said in interface.status()
+    assert LabelQueue(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
+
+
+def test_while_somebody_labels_beside_the_run_it_asks_on_when_its_own_labeller_has_left(ring: Ring) -> None:
+    screen = FakeWindow()
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=500, goal=600)
+    helper = LabelQueue(interface.db)
+    ring.act(30)
+    step_until(interface, lambda: bool(screen.shown))
+    screen.presses.append(["close"])
+    step_until(interface, lambda: interface.ended)
+    for _ in range(2 * PERSON_AHEAD):
+        helper.beat("label", {"status": "Label 1"})
+        interface._told = interface.gatherer._told_at = -math.inf  # type: ignore[attr-defined]  # time goes by
+        interface.step()
+        step_until(interface, lambda: bool(helper.counts().ready))
+        (lease,) = helper.claim("helper")
+        helper.answer(Submission(lease.token, lease.token, lease.comparison_id, "helper", "left", 1.0, 2.0))
+    step_until(interface, lambda: interface.n_labels == 2 * PERSON_AHEAD)
+    helper.beat("label", {"status": "over", "ended": "over"})
+    interface._told = interface.gatherer._told_at = -math.inf  # type: ignore[attr-defined]
+    step_until(interface, lambda: interface.ended)
+
+
 def test_a_person_is_asked_no_more_than_wanted(ring: Ring) -> None:
     desk = Desk(ring)
     try:
@@ -608,7 +649,7 @@ def test_a_person_is_asked_no_more_than_wanted(ring: Ring) -> None:
             desk.answer(line)
         desk.interface.step()
         assert desk.lease is None and desk.interface.n_labels == 2
-        assert "no more are wanted" in desk.window.messages[-1]
+        assert "no more are asked for" in desk.window.messages[-1]
     finally:
         desk.close()
 

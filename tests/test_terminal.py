@@ -266,14 +266,47 @@ def test_where_there_is_no_display_a_run_asks_in_its_terminal(tmp_path: Path) ->
         assert {row[0] for row in screen.answers()} == {"preferred"} and len(screen.answers()) == 3
 
 
-def test_a_long_help_says_that_there_is_more(folder: Path) -> None:
+def test_a_long_help_is_turned_page_by_page_and_the_task_stays_in_sight(folder: Path) -> None:
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        LabelQueue(db).set_setting("instructions", "Mind the walls. " * 200)
-    with terminal(folder, rows=30) as screen:
+        queue = LabelQueue(db)
+        queue.set_setting("task", "Go to the red.")
+        queue.set_setting("instructions", "Mind the walls. " * 150 + "The end.")
+    with terminal(folder, columns=60) as screen:
         screen.wait_for("Label 1")
+        screen.wait_for("Go to the red.")
         screen.press("?")
-        screen.wait_for("Make the terminal larger for the rest.")
+        screen.wait_for("the left clip is better")
+        screen.wait_for("Space shows the rest; any other key goes back.")
+        for _ in range(3):
+            screen.press(" ")
+            screen.wait_for("Mind the walls.")
+        screen.wait_for("The end.")
         screen.wait_for("Any key goes back.")
+        screen.press(" ")
+        screen.wait_for("Label 1")
+
+
+def test_escape_goes_back_and_ends_the_labelling_only_when_it_is_meant(folder: Path) -> None:
+    with terminal(folder) as screen:
+        screen.answer("l")
+        screen.wait_for("after 1 answers")
+        for keys, shown in (("?", "the left clip is better"), ("g", "Answer 1 of 1"), ("p", "A break")):
+            screen.press(keys)
+            screen.wait_for(shown)
+            screen.press("\x1b")
+            screen.wait_for("after 1 answers")
+        screen.press("]\x1b")  # no Escape that is held down
+        screen.wait_for("Esc again ends your labelling")
+        screen.press("e")  # goes on, and is no answer
+        screen.wait_for("after 1 answers")
+        assert screen.answer("r")[0] == "preferred"
+        screen.press("\x1b")
+        screen.wait_for("Esc again ends your labelling")
+        pressed = time.monotonic()  # so soon it would be a key that is held down
+        screen.read_until(lambda: time.monotonic() > pressed + 2 * REPEAT_SECONDS)
+        screen.press("\x1b")
+        assert screen.ended() == 0
+        screen.assert_restored()
 
 
 def test_a_key_that_is_held_down_is_one_answer(folder: Path) -> None:
@@ -441,7 +474,7 @@ def test_a_note_is_no_longer_than_the_store_takes() -> None:
 def test_arrows_come_whole_or_in_parts_and_escape_alone_is_a_key() -> None:
     assert presses((0, "\x1b[D"), (0.2, "\x1bOC")) == ["left", "right"]
     assert presses((0, "\x1b"), (0.01, "["), (0.02, "A")) == ["equal"]
-    assert presses((0, "\x1b")) == ["close"]
+    assert presses((0, "\x1b")) == ["escape"]
     assert presses((0, "\x1b[5~"), (0.1, "ü~x")) == []
     assert presses((0, "\x1bl"), (0.1, "\x1bO"), (0.5, "\x1b[[A")) == [], "Alt with a key, and F1 of a console"
 

@@ -137,7 +137,7 @@ def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
         ("g", "gallery"),
         ("q", "quality"),
         ("p", "break"),
-        ("Escape", "close"),
+        ("Escape", "escape"),
     ],
 )
 def test_keys(window: ClipWindow, keys: str, action: str) -> None:
@@ -284,6 +284,48 @@ def test_the_windows_button_ends_the_labelling_while_a_note_is_written(person: P
 
 @pytest.mark.window
 @pytest.mark.usefixtures("no_guard")
+def test_what_is_read_is_turned_page_by_page_and_escape_leaves_it_first(person: Person, window: ClipWindow) -> None:
+    playback = window.playback
+    playback.instructions = tuple(f"{n}. Mind the walls." for n in range(100))
+    xdotool("key", "h", "space")
+    step_until(person, lambda: playback.page == 1)
+    assert playback.n_pages > 2 and not playback.paused
+    x0, y0, x1, y1 = box(screenshot(), viewer.TEXT)
+    assert 0 < x0 < x1 < 1080 and 0 < y0 < y1 < 780, "all of the page is in the window"
+    xdotool("key", *["space"] * playback.n_pages)
+    step_until(person, lambda: not playback.reading)
+    xdotool("key", "h", "Escape", "l")
+    step_until(person, lambda: len(person.queue.history()) == 1)
+    xdotool("key", "g")
+    step_until(person, lambda: bool(person.past))
+    xdotool("key", "Escape")
+    step_until(person, lambda: not person.past)
+    step_until(person, lambda: person.lease is not None)
+    xdotool("key", "Escape")
+    step_until(person, lambda: "Esc again ends" in window._caption)
+    xdotool("key", "e", "r")  # the first takes it back
+    step_until(person, lambda: len(person.queue.history()) == 2)
+    assert person.queue.history()[0].choice == "right" and not person.ended
+    xdotool("key", "Escape", "Escape")
+    step_until(person, lambda: person.ended)
+
+
+@pytest.mark.window
+def test_words_below_the_clips_stand_one_above_the_other_however_long(window: ClipWindow) -> None:
+    window.show(clip(5, RED), clip(5, BLUE), 15, "Label 12 of 5500")
+    window.tick()
+    _, _, _, bottom = box(screenshot(), RED)
+    window.playback.task = "Go to the red wall, and not to the blue one. " * 8
+    window.caption("marked: a note  ·  Label 12 of 5500 (500 before training starts)  ·  3.4 s per answer" * 3)
+    window.tick()
+    picture = screenshot()
+    _, _, _, higher = box(picture, RED)
+    _, top, _, _ = box(picture, viewer.TEXT)
+    assert higher < bottom and top > higher, "the clips make room"
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
 def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Person, window: ClipWindow) -> None:
     db = person.queue.db
     xdotool("key", "g", "bracketright")  # there is none yet
@@ -346,7 +388,7 @@ def test_presses_that_nobody_can_have_meant_for_this_pair_are_ignored(
     monkeypatch.setattr(viewer, "GUARD_SECONDS", 3600.0)
     window.show(clip(5, RED), clip(5, BLUE), 15, "")
     xdotool("key", "l", "r", "Escape")
-    assert tick_until(window, lambda pressed: "close" in pressed) == ["close"]
+    assert tick_until(window, lambda pressed: "escape" in pressed) == ["escape"]
 
     monkeypatch.setattr(viewer, "GUARD_SECONDS", 0.0)
     window.show(clip(5, RED), clip(5, BLUE), 15, "")
@@ -407,7 +449,7 @@ def test_while_there_is_no_pair_text_is_shown_and_only_undo_and_close_are_taken(
     x0, _, x1, _ = box(picture, viewer.TEXT)
     assert x1 - x0 > 100
     xdotool("key", "l", "e", "u", "Escape")
-    assert tick_until(window, lambda pressed: "close" in pressed) == ["undo", "close"]
+    assert tick_until(window, lambda pressed: "escape" in pressed) == ["undo", "escape"]
 
 
 @pytest.mark.window

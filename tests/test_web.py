@@ -164,7 +164,8 @@ def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) 
         queue = LabelQueue(db)
         queue.beat("run", {"status": "Label 2 of 9", "line": "Gathering labels", "labels": 1})
         config = PageConfig(web_port=0, repeat_share=0.5)
-        beside = WebGatherer(db, tmp_path, config, goal=0, initial_labels=0, who="label", beside=True)
+        queue.give_settings(config.settings(0, 0), keep=True)
+        beside = WebGatherer(db, tmp_path, config, "label")
         with closing(beside):
             beside.tell("Waiting for the run to ask", {})
             assert [queue.setting(key) for key in ("goal", "initial_labels", "repeat_share")] == ["9", "5", "0.5"]
@@ -185,7 +186,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
 def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
         LabelQueue(db).beat("server", {"trouble": "of an earlier run"})
-        gatherer = WebGatherer(db, tmp_path, PageConfig(web_port=0), goal=1, initial_labels=1)
+        gatherer = WebGatherer(db, tmp_path, PageConfig(web_port=0))
         gatherer.server.close()  # it shall not beat meanwhile
         gatherer.tell("a", {})
         LabelQueue(db).beat("server", {"trouble": "clips cannot be kept"})
@@ -206,7 +207,8 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert settings["instructions"] == "Keep left.\n" and settings["true_reward"] == "1" and settings["goal"] == "9"
     with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
         for config in (PageConfig(task="Keep left", web_port=0), PageConfig(web_port=0)):
-            WebGatherer(db, tmp_path, config, goal=1, initial_labels=1).close()
+            LabelQueue(db).give_settings(config.settings(1, 1), keep=False)
+            WebGatherer(db, tmp_path, config).close()
         assert LabelQueue(db).setting("task") == "Keep left", "whoever labels on is not told it again"
     said = capsys.readouterr().out
     assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
