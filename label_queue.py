@@ -36,6 +36,7 @@ MAX_NOTE, MAX_NICKNAME = 500, 40
 ALL = 2**31  # more answers than there will ever be
 # Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
 FEW_LABELS = 25
+LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be made again
 
 ROW = (
     *("seq", "comparison_id", "labeller", "choice", "preferred", "shown_left", "shown_at", "answered_at"),

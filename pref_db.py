@@ -435,7 +435,7 @@ def _connect_checked(path: Path, query: str) -> sqlite3.Connection:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
-        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
             raise PrefDBError(f"{path} is damaged: restore it from a copy")
     except BaseException:
         db.close()

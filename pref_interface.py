@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import queue
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, Drawing, PreferenceGatherer
-from label_queue import FEW_LABELS, LabelQueue
+from label_queue import FEW_LABELS, LEAST_FREE, LabelQueue
 from ordering import OrderingQueries
 from person import Ui
 from pref_db import Comparison, PrefDB, Segment
@@ -212,6 +213,7 @@ class PrefInterface:
         self._drawing = Drawing()
         self._said_end = False
         self._told, self._status = -math.inf, ""
+        self._look_at_disk, self._full = -math.inf, False
 
     def step(self) -> bool:
         """Takes new segments, asks, and passes on what was answered; never waits. False if there was nothing to do."""
@@ -280,6 +282,8 @@ class PrefInterface:
         if self.ended or self.n_labels >= self.goal:
             return f"{self.n_labels} labels, no more are asked for; {self._what_goes_on()}"
         if not self.gatherer.pending:
+            if self._full:
+                return "The disk is nearly full: new pairs come when there is room again"
             if self._drawing.status():
                 return self._drawing.status()
             if len(self.pool) < 2:
@@ -291,6 +295,14 @@ class PrefInterface:
         if self.channels.pause.is_set():
             initial = f" (the policy waits: {len(self.gatherer.pending)} pairs are open)"
         return f"Label {self.n_labels + 1} of {self.goal}{initial}"
+
+    def _disk_is_full(self) -> bool:
+        """Whether there is no more room for clips; looked at every now and then."""
+        now = time.monotonic()
+        if now >= self._look_at_disk:
+            self._look_at_disk = now + TELL_SECONDS
+            self._full = shutil.disk_usage(self.db.path.parent).free < LEAST_FREE
+        return self._full
 
     def clips(self) -> str:
         """How many segments there are to ask about, of how many that the pool holds."""
@@ -371,6 +383,8 @@ class PrefInterface:
         """Asks about as many pairs as are wanted and can soon be answered."""
         person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing.open)
         n = self.wanted()
+        if person and self._disk_is_full():
+            return False  # what is left is for answers
         if self._asks_initial and len(self.pool) < self.config.max_segs:
             # The more episodes the first pairs come from, the more the predictor sees of the task.
             if not person:

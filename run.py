@@ -384,6 +384,8 @@ def train(config: RunConfig) -> int:
         run.tell_failure(str(error))
         print(f"run.py: {error}", file=sys.stderr)
         print(f"Carry on with: python run.py --resume {path}", flush=True)
+        if run.teacher_is_person:
+            print(f"Label meanwhile with: python run.py label {path} --ui {config.prefs.ui}", flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
         return FAILURE

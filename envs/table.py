@@ -87,7 +87,6 @@ VECTOR_DEFAULTS: dict[str, object] = {
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 175,  # a quarter of all
     "max_prefs": 700,
-    "labels_per_step": 0.1,  # with a fifth of that Swimmer's predictor stayed too crude to swim by
     # The field's settings of PPO on MuJoCo, but with minibatches four times as large and twice the learning rate, which
     # take a third of the time.
     "algo": "ppo",

@@ -17,6 +17,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
+from label_queue import LEAST_FREE
 from pref_db import PrefDB
 
 log = logging.getLogger("label_server")
@@ -30,7 +31,6 @@ S3 = ("s3", "s3a")
 S3_SECONDS = 5  # to connect, and for a reply: somebody waits for the clip
 RETRY_SECONDS = 60.0  # after a store has failed, before it is tried again
 TIDY_AFTER = 100  # sheets written, between looks for old ones
-LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be drawn again
 
 
 @dataclass(frozen=True)

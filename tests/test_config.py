@@ -63,7 +63,6 @@ VECTOR_DEFAULTS = {
     "reward_predictor_uses_actions": True,
     "n_initial_prefs": 175,
     "max_prefs": 700,
-    "labels_per_step": 0.1,
     **{name: TUNED_VECTOR[name] for name in ("algo", "lr", "lr_zero_million_timesteps", "n_steps", "ppo_epochs")},
 }
 DOT_DEFAULTS = {

@@ -279,6 +279,30 @@ def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser
         page.keyboard.press("Escape")
         page.wait_for_selector("#relabel", state="hidden")
         assert shown(page) == current and [row.choice for row in rows(server)] == ["left", "right"]
+        page.keyboard.press("g")
+        page.click("#gallery .thumb")
+        page.wait_for_selector("#relabel:has-text('right is better')")
+        page.keyboard.press("f")
+        page.fill("#note", "it slips")
+        page.keyboard.press("Enter")
+        press(page, "r")  # the answer stays as it was
+        marks = [(False, ""), (True, "it slips")]
+        wait_until(lambda: [(row.flag, row.note) for row in rows(server)] == marks, "marked")
+
+
+def test_a_pair_whose_lease_was_over_while_nobody_looked_is_asked_once(browser: Browser, tmp_path: Path) -> None:
+    make_store(tmp_path, 1)
+    with running(tmp_path) as server, opened(browser, server) as page:
+        pair = wait_for_pair(page)
+        with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db, db.transaction() as connection:
+            connection.execute("UPDATE lease SET expires_at = 1")
+        with page.expect_response("**/api/next"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        assert wait_for_pair(page) == pair
+        press(page, "l")
+        (answer,) = wait_for_answers(server, 1)
+        page.wait_for_selector("#waiting:visible")
+        assert answer.choice == "left" and not answer.late
 
 
 def test_a_press_that_was_meant_for_the_pair_before_is_none(browser: Browser, server: Server) -> None:

@@ -426,6 +426,20 @@ def test_what_cannot_be_opened_is_told_in_one_sentence(db: PrefDB, tmp_path: Pat
         assert_fails_with_a_sentence(bad, "is damaged: restore", read_only=read_only)
 
 
+def test_an_index_that_lacks_a_row_is_damage(db: PrefDB) -> None:
+    """By such an index nothing is stored twice."""
+    answer(db, pair(0), Choice.A)
+    connection = db._connection()
+    connection.execute("PRAGMA writable_schema = ON")
+    of_comparisons = "(SELECT rootpage FROM sqlite_master WHERE name = 'comparison')"
+    connection.execute(
+        f"UPDATE sqlite_master SET rootpage = {of_comparisons} WHERE type = 'index' AND tbl_name = 'answer'"
+    )
+    connection.commit()
+    db.close()
+    assert_fails_with_a_sentence(db.path, "is damaged: restore", read_only=True)
+
+
 def test_other_databases_and_newer_schemas_are_refused(db: PrefDB, tmp_path: Path) -> None:
     db.close()
     with contextlib.closing(sqlite3.connect(db.path)) as raw:

@@ -9,6 +9,7 @@ import math
 import os
 import queue
 import re
+import shutil
 import threading
 import time
 from collections import deque
@@ -614,6 +615,22 @@ def test_who_leaves_before_the_training_begins_lets_it_begin_if_it_can(
     interface.step()
     assert said in capsys.readouterr().out and said in interface.status()
     assert LabelQueue(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
+
+
+def test_the_last_of_a_disk_is_left_to_the_answers(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, real = FakeWindow(), shutil.disk_usage(ring.path.parent)
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=50, goal=60)
+    ring.act(30)
+    step_until(interface, lambda: bool(screen.shown))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=100 * 2**20))
+    interface._look_at_disk = -math.inf  # time goes by
+    while interface.gatherer.pending:
+        screen.presses.append(["left"])
+        interface.step()
+    assert interface.n_labels == PERSON_AHEAD and "nearly full" in interface.status()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=300 * 2**20))
+    interface._look_at_disk = -math.inf
+    step_until(interface, lambda: bool(interface.gatherer.pending))
 
 
 def test_while_somebody_labels_beside_the_run_it_asks_on_when_its_own_labeller_has_left(ring: Ring) -> None:

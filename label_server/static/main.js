@@ -171,10 +171,11 @@ function answer(choice) {
 }
 
 function changeAnswer(choice) {
-  const { row } = relabelling;
+  const { row, flag, note } = relabelling;
   flash(choice);
-  if (choice !== row.choice) outbox.add("/api/edit", { client_id: randomId(), seq: row.seq, choice });
-  toast(choice === row.choice ? "Left as it was" : `Changed from “${words(row.choice)}” to “${words(choice)}”`);
+  const changed = choice !== row.choice || flag !== row.flag || note !== row.note;
+  if (changed) outbox.add("/api/edit", { client_id: randomId(), seq: row.seq, choice, flag, note });
+  toast(choice === row.choice ? (changed ? "Its note is changed" : "Left as it was") : `Changed from “${words(row.choice)}” to “${words(choice)}”`);
   stopRelabelling();
 }
 
@@ -185,7 +186,7 @@ async function relabel(row) {
   } catch (error) {
     return toast(`That pair cannot be loaded now: ${error.message}`);
   }
-  relabelling = { row, clips };
+  relabelling = { row, clips, flag: row.flag, note: row.note };
   $("relabel").replaceChildren(document.createTextNode(`Changing an earlier answer. You said: ${words(row.choice)}.`));
   const leave = $("relabel").appendChild(document.createElement("button"));
   leave.type = "button";
@@ -280,10 +281,11 @@ function changeSpeed(by) {
 }
 
 async function flag() {
-  if (!shown || relabelling) return;
-  await askNote(shown);
+  const pair = shown;
+  if (!pair) return;
+  await askNote(pair);
   showMarks();
-  if (shown.flag) toast("Flagged: the note goes with your answer");
+  if (pair.flag) toast("Flagged: the note goes with your answer");
 }
 
 async function startTraining() {

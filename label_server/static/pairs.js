@@ -79,7 +79,11 @@ export class Pairs {
     this.list = this.list.filter((pair, index) => index === 0 || granted.has(pair.lease.token));
     const here = new Set(this.tokens());
     for (const lease of leases) {
-      if (!answered.has(lease.token) && !here.has(lease.token)) this.list.push({ lease, clips: null, flag: false, note: "" });
+      if (answered.has(lease.token) || here.has(lease.token)) continue;
+      // The same pair again, whose lease was over while nobody looked: it is asked once.
+      const same = ["comparison_id", "left", "right"].every((key) => lease[key] === this.list[0]?.lease[key]);
+      if (same) this.list[0].lease = lease;
+      else this.list.push({ lease, clips: null, flag: false, note: "" });
     }
     this.hooks.status(status);
     for (const pair of [...this.list]) await this.load(pair); // in order: the first is wanted first
