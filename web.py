@@ -14,7 +14,18 @@ from typing import Any
 from channels import Episode
 from gatherers import QueueGatherer
 from label_queue import LABELLER, Who
-from label_server import DEFAULT_HOST, DEFAULT_PORT, KEEP_CLIPS, SheetStore, is_loopback, launch, listen, prepare, stop
+from label_server import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    KEEP_CLIPS,
+    SheetStore,
+    check_origin,
+    is_loopback,
+    launch,
+    listen,
+    prepare,
+    stop,
+)
 from label_server.status import EPISODE
 from pref_db import PrefDB, PrefDBError, shown
 from processes import UserError
@@ -35,6 +46,9 @@ class PageConfig:
     """Address of the page. Any but this machine's own lets in everybody who has the link, over a plain connection."""
     web_port: int = DEFAULT_PORT
     """Port of the page; 0 is any free one."""
+    web_origin: str = ""
+    """Where a proxy of yours serves the page over an encrypted connection, such as https://label.example.org; it passes
+    requests on to --web_host and --web_port."""
     web_true_reward: bool = False
     """Evaluation mode: the page, or the run's line beside a window, tells the true reward too, which sways those who
     label."""
@@ -57,6 +71,11 @@ class PageConfig:
         """Raises UserError if a value cannot work."""
         if not 0 <= self.web_port < 2**16:
             raise UserError(f"--web_port must lie between 0 and {2**16 - 1}, not {self.web_port}.")
+        if self.web_origin:
+            try:
+                check_origin(self.web_origin)
+            except ValueError as error:
+                raise UserError(f"--web_origin {self.web_origin} is no address: {error}.") from None
         for name in ("repeat_share", "overlap_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name} must lie between 0 and 1, not {getattr(self, name)}.")
@@ -84,6 +103,7 @@ class PageConfig:
         return {
             "goal": str(goal),
             "initial_labels": str(initial_labels),
+            "web_origin": self.web_origin,
             "true_reward": str(int(self.web_true_reward)),
             "repeat_share": str(self.repeat_share),
             "overlap_share": str(self.overlap_share),
@@ -101,7 +121,7 @@ class PageServer:
         self._socket = listen(config.web_host, config.web_port)
         self._arguments = (db_path, run_dir, self._socket, labeller)
         self.address, token = prepare(run_dir, self._socket)
-        self.link = self.address.link(token)
+        self.link = self.address.link(token, config.web_origin)
         self._delay = RESTART_SECONDS
         self._start()
 
@@ -152,6 +172,8 @@ class WebGatherer(QueueGatherer):
         self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
         self.server = PageServer(db.path, run_dir, config, labeller)
         print(f"Label in a browser: {self.server.link}", flush=True)
+        if config.web_origin:
+            return  # the link is good everywhere, and the connection encrypted
         if is_loopback(config.web_host):
             print(
                 f"On another computer: {self.server.address.tunnel()}  and then open the same link there.", flush=True

@@ -1,7 +1,7 @@
 """A web page on which people say which of two clips is better, and its server."""
 
 from label_server.clips import KEEP_CLIPS, SheetStore
-from label_server.security import is_loopback
+from label_server.security import check_origin, is_loopback
 from label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "KEEP_CLIPS",
     "Address",
     "SheetStore",
+    "check_origin",
     "is_loopback",
     "launch",
     "listen",

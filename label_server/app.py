@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -65,8 +66,11 @@ class Refused(Exception):
 class LabelApp:
     """What the routes share: the queue, which one thread owns, the clips, and who is logged in."""
 
-    def __init__(self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LABELLER) -> None:
-        self.run_dir, self.host, self.labeller = run_dir, host, labeller
+    def __init__(
+        self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LABELLER, origin: str = ""
+    ) -> None:
+        """origin: where a proxy serves the page, such as https://label.example.org; empty without one."""
+        self.run_dir, self.host, self.labeller, self.origin = run_dir, host, labeller, origin
         self.sessions, self.attempts = Sessions(token), Attempts()
         self.stopping = False
         self._db_path = db_path
@@ -85,7 +89,8 @@ class LabelApp:
             for method in methods:
                 name = f"{method}_{path.removeprefix('/api').split('{')[0].strip('/').replace('.json', '')}"
                 routes.append(Route(path, self._handler(path, getattr(self, name)), methods=[method.upper()]))
-        self.asgi = Starlette(routes=routes, middleware=[Middleware(Guard, bound=host)], lifespan=self._lifespan)
+        guard = Middleware(Guard, bound=host, public=urlsplit(origin).netloc)
+        self.asgi = Starlette(routes=routes, middleware=[guard], lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -239,7 +244,7 @@ class LabelApp:
             raise Refused(403, "that token is wrong: open the link that the run printed")
         if not name and (name := await self._name_of(request)):
             session = Session(name, owner=True)
-        return self._logged_in(session) if name else JSONResponse(self._me(None))
+        return self._logged_in(request, session) if name else JSONResponse(self._me(None))
 
     async def _name_of(self, request: Request) -> str | None:
         """The name of who has opened the run's own link: the browser's, else that of this machine's labeller.
@@ -249,7 +254,11 @@ class LabelApp:
         known = self.sessions.read(request.cookies.get(self.sessions.cookie_name))
         if known is not None and known.owner:
             return known.labeller
-        if not is_loopback(self.host) or await self._in_queue(lambda queue: queue.is_active(self.labeller)):
+        if (
+            self.origin
+            or not is_loopback(self.host)
+            or await self._in_queue(lambda queue: queue.is_active(self.labeller))
+        ):
             return None
         return self.labeller
 
@@ -259,7 +268,7 @@ class LabelApp:
     async def post_name(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
             raise Refused(403, "your link is for one name only")
-        return self._logged_in(Session(body["labeller"], owner=True))
+        return self._logged_in(request, Session(body["labeller"], owner=True))
 
     async def post_invite(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
@@ -267,11 +276,14 @@ class LabelApp:
         check_labeller(body["labeller"])
         return JSONResponse({"labeller": body["labeller"], "token": self.sessions.invitation(body["labeller"])})
 
-    def _logged_in(self, session: Session) -> Response:
+    def _logged_in(self, request: Request, session: Session) -> Response:
         check_labeller(session.labeller)
         response = JSONResponse(self._me(session))
         name, value = self.sessions.cookie_name, self.sessions.cookie(session)
-        response.set_cookie(name, value, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="strict")
+        encrypted = request.headers.get("origin", "").lower().startswith("https:")
+        response.set_cookie(
+            name, value, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="strict", secure=encrypted
+        )
         return response
 
     def _me(self, session: Session | None) -> dict[str, Any]:

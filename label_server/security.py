@@ -149,6 +149,13 @@ def host_allowed(header: str, bound: str, names: Collection[str]) -> bool:
     return address.is_loopback or not is_loopback(bound)
 
 
+def check_origin(origin: str) -> None:
+    """Raises ValueError unless this is an address as browsers send it as Origin: http or https, and a host."""
+    parts = urlsplit(origin)
+    if parts.scheme not in ("http", "https") or not parts.hostname or origin != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("name it as https://HOST or https://HOST:PORT, with nothing behind it")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host to bind can only be reached from this machine."""
     try:
@@ -160,8 +167,9 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware: the Host of every request, the Origin and kind of every POST, and headers of every reply."""
 
-    def __init__(self, app: ASGIApp, bound: str) -> None:
-        self._app, self._bound, self._names = app, bound, own_names(bound)
+    def __init__(self, app: ASGIApp, bound: str, public: str = "") -> None:
+        """public: host and port by which a proxy passes requests on, as browsers name them; empty without one."""
+        self._app, self._bound, self._names, self._public = app, bound, own_names(bound), public.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -182,9 +190,9 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        host = headers.get("host", "").lower()
         try:
-            allowed = host_allowed(host, self._bound, self._names)
+            allowed = host_allowed(host, self._bound, self._names) or host == (self._public or None)
         except ValueError:
             allowed = False
         if not allowed:
@@ -195,7 +203,7 @@ class Guard:
             origin = urlsplit(headers.get("origin", "")).netloc.lower()
         except ValueError:
             origin = ""
-        if not origin or origin != host.lower():
+        if not origin or origin not in (host, self._public):
             return 403, "only this server's own page may send this"
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             return 415, "send JSON"

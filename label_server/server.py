@@ -16,10 +16,10 @@ from pathlib import Path
 
 import uvicorn
 
-from label_queue import LABELLER
+from label_queue import LABELLER, LabelQueue
 from label_server.app import LabelApp
 from label_server.security import TimedProtocol, run_token
-from pref_db import PrefDBError
+from pref_db import PrefDB, PrefDBError
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 FOLDER = "web"  # in the run folder: token, address, clips and the last episode
@@ -39,10 +39,11 @@ class Address:
     host: str
     port: int
 
-    def link(self, token: str) -> str:
-        """What a person opens; the token stands behind the #, so that it reaches no log."""
+    def link(self, token: str, origin: str = "") -> str:
+        """What a person opens, here or at a proxy's; the token stands behind the #, so that it reaches no log."""
         name = socket.gethostname() if self.host in OTHER_HOSTS else self.host
-        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/#t={token}"
+        here = f"http://{f'[{name}]' if ':' in name else name}:{self.port}"
+        return f"{origin or here}/#t={token}"
 
     def tunnel(self) -> str:
         """What makes the same link work on another computer, for a server that only this machine reaches."""
@@ -116,7 +117,9 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str) -> N
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
-    app = LabelApp(db_path, run_dir, token, address.host, labeller)
+    with contextlib.closing(PrefDB.open(db_path, read_only=True)) as db:
+        origin = LabelQueue(db).setting("web_origin") or ""
+    app = LabelApp(db_path, run_dir, token, address.host, labeller, origin)
     config = uvicorn.Config(
         app.asgi,
         http=TimedProtocol,

@@ -475,6 +475,27 @@ def test_other_names_and_pages_are_refused(server: Server) -> None:
     )
 
 
+def test_a_proxy_that_was_named_may_pass_requests_on(tmp_path: Path) -> None:
+    """By either name; whoever comes through it is asked theirs, and the cookie stays on encrypted connections."""
+    make_store(tmp_path, 1, {"web_origin": "https://label.example.org"})
+    with running(tmp_path) as server:
+        login = json.dumps({"token": server.token}).encode()
+        for host in ("label.example.org", "127.0.0.1"):
+            headers = {"Host": host, "Origin": "https://label.example.org"}
+            status, data, _ = server.anonymous().request("POST", "/api/login", login, headers)
+            assert (status, json.loads(data)["labeller"]) == (200, None)
+            named = json.dumps({"token": server.token, "labeller": "Ann"}).encode()
+            status, _, reply = server.anonymous().request("POST", "/api/login", named, headers)
+            assert status == 200 and "; Secure" in str(reply["Set-Cookie"])
+        for headers in (
+            {"Host": "label.example.org", "Origin": "https://evil.example"},
+            {"Host": "evil.example", "Origin": "https://label.example.org"},
+            {"Host": "evil.example", "Origin": "https://evil.example"},
+        ):
+            assert server.anonymous().request("POST", "/api/login", login, headers)[0] in (400, 403), headers
+        server.client("me")  # without the proxy all is as before
+
+
 def test_every_reply_has_the_headers(server: Server) -> None:
     client = server.client("headers")
     for path in ("/", "/static/main.js", "/api/me", "/nowhere", "/api/clip/x"):

@@ -213,6 +213,10 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
     assert re.search(r"On another computer: ssh -N -L (\d+):127\.0\.0\.1:\1 ", said)
+    assert Address("127.0.0.1", 8765).link("t", "https://label.example.org") == "https://label.example.org/#t=t"
+    for origin in ("label.example.org", "https://label.example.org/", "ftp://label.example.org", "https://"):
+        with pytest.raises(UserError, match="name it as https://HOST"):
+            PageConfig(web_origin=origin).check()
     with pytest.raises(UserError, match="name a text file"):
         PageConfig(instructions=str(tmp_path)).settings(9, 5)
 
