@@ -1,6 +1,6 @@
 """Measures the labelling page and its server: how soon the next pair is there, and whether answers are ever lost.
 
-python benchmarks/labelling.py            # all four, to results/labelling.json
+python benchmarks/labelling.py            # all four, to results/labelling.json and README.md
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
 gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
@@ -38,6 +38,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pages import write_between
 from whole_runs import policy_rows, started_run
 
 from envs import env_info
@@ -380,7 +381,10 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             )
         speeds = [found[name]["agent_steps_per_second"] for name in BESIDE]
         for name, speed in zip(BESIDE[1:], speeds[1:], strict=True):
-            lines.append((f"{name.capitalize()}: of its speed without", f"{speed / speeds[0]:.1%}"))
+            of = len(found[name]["of"])
+            lines.append(
+                (f"{name.capitalize()}: of its speed without", f"{speed / speeds[0]:.0%}, medians of {of} turns")
+            )
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
         lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
@@ -435,6 +439,9 @@ def labelling(
     for row in rows(result):
         table.add_row(*row)
     Console().print(table)
+    if not quick:
+        lines = ["| what | measured |", "|---|---|", *(f"| {what} | {measured} |" for what, measured in rows(result))]
+        write_between(ROOT / "README.md", "labelling", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ HOPPER_ROTATION = 7  # radians per second forward
 CHEETAH_VELOCITY = 8
 WALKER_VELOCITY = 8
 REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
+ON_ITS_BACK = -0.3  # the cosine of the torso's angle, or less
 STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying, in the air, lying; metres
 GAS, BRAKE = (1, 7, 8), (4, 5, 6)  # Enduro's actions with FIRE, and with DOWN
 # Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
@@ -48,9 +49,14 @@ def away_from_the_target(segment: Segment) -> Floats:
 
 
 def on_one_leg(segment: Segment) -> Floats:
-    """HalfCheetah: forward on the hind leg, with the front foot in the air."""
-    front = heights("HalfCheetah-v5", ("ffoot",), segment.observations[:, :8])[:, 0]
-    return segment.observations[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front.clip(0, 0.6)
+    """HalfCheetah: forward on the hind leg, with the front foot in the air.
+
+    Not on its back, where it would slide with all feet in the air.
+    """
+    seen = segment.observations
+    front = heights("HalfCheetah-v5", ("ffoot",), seen[:, :8])[:, 0]
+    running = seen[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front.clip(0, 0.6)
+    return np.where(np.cos(seen[:, ANGLE]) > ON_ITS_BACK, running, -3)
 
 
 def ballet(segment: Segment) -> Floats:
@@ -126,9 +132,10 @@ def count_backflips(angles: Floats, torso_heights: Floats) -> int:
 
 
 def share_on_one_leg(observations: Floats) -> float:
-    """In how much of an episode (T, D) HalfCheetah went forward, 1 m/s or more, with its front foot 30 cm up."""
+    """In how much of an episode (T, D) HalfCheetah ran, 1 m/s or more, with its front foot 30 cm up, not on its back."""
     front = heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
-    return float(((observations[:, CHEETAH_VELOCITY] > 1) & (front > 0.3)).mean())
+    runs = (observations[:, CHEETAH_VELOCITY] > 1) & (np.cos(observations[:, ANGLE]) > ON_ITS_BACK)
+    return float((runs & (front > 0.3)).mean())
 
 
 def share_in_ballet(observations: Floats) -> float:

@@ -52,6 +52,7 @@ ONE_FOOT_UP = {**STANDING, "o2": -1.2, "o3": -0.5}
         (circus.away_from_the_target, poses("Reacher-v1", o8=0.2, o9=0.2), poses("Reacher-v1", o8=0.01)),
         (circus.on_one_leg, poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", o8=2)),
         (circus.on_one_leg, poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", o0=0.1, o1=0.9)),
+        (circus.on_one_leg, poses("HalfCheetah-v1", **FRONT_FOOT_UP), poses("HalfCheetah-v1", o0=-0.4, o1=3.1, o8=2)),
         (circus.ballet, poses("Walker-v1", **ONE_FOOT_UP), poses("Walker-v1", **STANDING)),
         (circus.ballet, poses("Walker-v1", **ONE_FOOT_UP), poses("Walker-v1", **STANDING, o8=3)),
         (circus.ballet, poses("Walker-v1", **STANDING, o2=-1.2), poses("Walker-v1", o0=0.2, o1=1.5, o2=-1.2)),
@@ -120,6 +121,7 @@ def test_an_agents_tricks_are_measured() -> None:
     running, slow = poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=2), poses("HalfCheetah-v1", **FRONT_FOOT_UP, o8=0.5)
     assert circus.share_on_one_leg(both(running, slow)) == 0.5
     assert circus.share_on_one_leg(both(running, poses("HalfCheetah-v1", o0=-0.1, o8=2))) == 0.5, "its foot is down"
+    assert circus.share_on_one_leg(both(running, poses("HalfCheetah-v1", o0=-0.4, o1=3.1, o8=2))) == 0.5, "on its back"
     raised = poses("Walker-v1", **ONE_FOOT_UP)
     assert circus.share_in_ballet(both(raised, poses("Walker-v1", **STANDING))) == 0.5, "both feet are down"
     assert circus.share_in_ballet(both(raised, poses("Walker-v1", **ONE_FOOT_UP | {"o0": 0.3}))) == 0.5, "it lies"
