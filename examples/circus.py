@@ -132,7 +132,7 @@ def count_backflips(angles: Floats, torso_heights: Floats) -> int:
 
 
 def share_on_one_leg(observations: Floats) -> float:
-    """In how much of an episode (T, D) HalfCheetah ran, 1 m/s or more, with its front foot 30 cm up, not on its back."""
+    """In how much of an episode (T, D) HalfCheetah ran, 1 m/s or more, its front foot 30 cm up, not on its back."""
     front = heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
     runs = (observations[:, CHEETAH_VELOCITY] > 1) & (np.cos(observations[:, ANGLE]) > ON_ITS_BACK)
     return float((runs & (front > 0.3)).mean())
