@@ -101,7 +101,8 @@ class ReturnScale:
         self.rewards += float(rewards[valid].sum(dtype=np.float64))
         mean = self.rewards / max(1, self.count) if self.gamma < 1 else 0.0
         centred = (rewards - mean) * valid
-        for reward, ended, counts in zip(centred, terminated | truncated, valid, strict=True):
+        ends = terminated * (self.gamma / (1 - self.gamma) * mean if mean else 0.0)
+        for reward, ended, counts in zip(centred - ends, terminated | truncated, valid, strict=True):
             self.running = self.gamma * self.running + reward
             sums = self.running[counts]
             self.total += float(sums.sum())
@@ -109,10 +110,7 @@ class ReturnScale:
             self.running[ended] = 0.0
         variance = self.squares / max(1, self.count) - (self.total / max(1, self.count)) ** 2
         deviation = np.sqrt(max(variance, 1e-8))
-        result = (centred / deviation).clip(-self.limit, self.limit)
-        if mean:
-            result[terminated] -= self.gamma / (1 - self.gamma) * mean / deviation
-        return result.astype(np.float32)
+        return ((centred / deviation).clip(-self.limit, self.limit) - ends / deviation).astype(np.float32)
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps; a resumed run's environments begin new episodes."""

@@ -177,6 +177,8 @@ def test_an_end_is_worth_the_same_to_centred_rewards() -> None:
     assert (learned[1:] - learned[0]) / (learned[2] - learned[0]) == pytest.approx(
         (true[1:] - true[0]) / (true[2] - true[0])
     )
+    same = ReturnScale(3, gamma).scaled(valid.astype(np.float32), terminated, np.zeros_like(terminated), valid)
+    assert -10 < same.min() < same[~terminated].min() == 0, "where all steps are worth the same, ends alone count"
     never = np.zeros_like(valid)
     undiscounted = ReturnScale(3, 1.0).scaled(rewards, never, never, ~never)
     assert np.ptp(undiscounted / rewards) == pytest.approx(0, abs=1e-5), (
