@@ -245,11 +245,6 @@ class QueueGatherer:
         """What else there is to tell."""
         return {"line": status}
 
-    def _is_helped(self) -> bool:
-        """Whether somebody answers the run's questions through `label`."""
-        at, word = self.queue.heartbeats().get("label", (-math.inf, {}))
-        return self.who == "run" and self.queue.clock() - at < GONE_SECONDS and "ended" not in word
-
     def close(self) -> None: ...
 
 
@@ -285,6 +280,11 @@ class PersonGatherer(QueueGatherer):
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
         self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
+
+    def _is_helped(self) -> bool:
+        """Whether somebody answers the run's questions through `label`."""
+        at, word = self.queue.heartbeats().get("label", (-math.inf, {}))
+        return self.who == "run" and self.queue.clock() - at < GONE_SECONDS and "ended" not in word
 
     def close(self) -> None:
         self.person.close()
