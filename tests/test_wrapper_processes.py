@@ -172,7 +172,7 @@ def test_people_answer_in_a_window_and_close_it_while_the_program_goes_on(tmp_pa
     step_until(lambda: bool(subprocess.run(search, capture_output=True).stdout))
     step_until(answered)
     focus(TITLE)
-    xdotool("key", "Escape")
+    xdotool("key", "Escape", "Escape")
     step_until(lambda: not subprocess.run(search, capture_output=True).stdout)
     before = env.segments_collected
     step_until(lambda: env.segments_collected > before + 2)
