@@ -7,7 +7,6 @@ answers may come in any order, or never. An answer is on disk before it is told.
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
 from collections import deque
@@ -30,7 +29,6 @@ ANSWERS_PER_COMMIT = 64
 PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
 TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
-GONE_SECONDS = 10.0  # without a word from `label`, nobody is there
 # How a choice reads for a pair whose first segment is on the left.
 SIDES: dict[Choice, Side] = {
     Choice.A: "left",
@@ -276,15 +274,11 @@ class PersonGatherer(QueueGatherer):
     def tell(self, status: str, state: dict[str, Any]) -> None:
         self._look()  # what cannot be shown has been taken back
         super().tell(status, state)
-        self._helped = self.person.ended and self._is_helped()
+        # Whether somebody answers the run's questions through `label`.
+        self._helped = self.person.ended and self.who == "run" and self.queue.goes_on("label")
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
         self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
-
-    def _is_helped(self) -> bool:
-        """Whether somebody answers the run's questions through `label`."""
-        at, word = self.queue.heartbeats().get("label", (-math.inf, {}))
-        return self.who == "run" and self.queue.clock() - at < GONE_SECONDS and "ended" not in word
 
     def close(self) -> None:
         self.person.close()

@@ -11,12 +11,14 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import sqlite3
 import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
@@ -36,6 +38,7 @@ MAX_NOTE, MAX_NICKNAME = 500, 40
 ALL = 2**31  # more answers than there will ever be
 # Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
 FEW_LABELS = 25
+SILENT_SECONDS = 10.0  # without a word from a process, it may be gone
 LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be made again
 
 ROW = (
@@ -147,6 +150,11 @@ class Counts:
     ready: int
     leased: int
     withdrawn: int
+
+
+def nearly_full(store: Path) -> bool:
+    """Whether the store's disk has no room left but for answers."""
+    return shutil.disk_usage(store.parent).free < LEAST_FREE
 
 
 def check_labeller(labeller: str) -> None:
@@ -406,6 +414,11 @@ class LabelQueue:
     def heartbeats(self) -> dict[str, tuple[float, dict]]:
         """When each process last beat, and what it said."""
         return {who: (at, json.loads(state)) for who, at, state in self.db.read("SELECT who, at, state FROM alive")}
+
+    def goes_on(self, who: Who) -> bool:
+        """Whether a process was heard of just now, and has not said its last word."""
+        at, word = self.heartbeats().get(who, (-math.inf, {}))
+        return self.clock() - at <= SILENT_SECONDS and "ended" not in word
 
     def setting(self, key: str) -> str | None:
         """A value that all processes share; None if it was never set."""

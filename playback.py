@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from label_queue import MAX_NOTE
 
@@ -42,12 +42,6 @@ def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
     """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
     phase = seconds % (n_frames / fps + hold)
     return min(int(phase * fps), n_frames - 1)
-
-
-def pages_of(paragraphs: Iterable[str], columns: int, rows: int) -> list[list[str]]:
-    """The paragraphs as pages of lines that fit; one page at least."""
-    lines = [line for text in paragraphs for line in textwrap.wrap(text, columns) or [""]]
-    return [lines[i : i + rows] for i in range(0, len(lines), rows)] or [[]]
 
 
 class Playback:
@@ -113,6 +107,15 @@ class Playback:
     def read(self, paragraphs: tuple[str, ...]) -> None:
         """Shows these in place of the clips until they are put away."""
         self.reading, self.page, self.n_pages = paragraphs, 0, 2  # perhaps, until the screen has seen it
+
+    def page_lines(self, columns: int, rows: int) -> list[str]:
+        """The page of what is read, as lines that fit into so many columns and rows, and what keys do."""
+        lines = [line for text in self.reading for line in textwrap.wrap(text, columns) or [""]]
+        rows = max(1, rows - 2)
+        self.n_pages = max(1, -(-len(lines) // rows))
+        self.page = min(self.page, self.n_pages - 1)  # they are fewer where the screen has grown
+        shown = lines[self.page * rows : (self.page + 1) * rows]
+        return [*shown, "", GOES_ON if self.page + 1 < self.n_pages else GOES_BACK]
 
     def flag(self) -> None:
         """Marks the pair and begins a note about it, or takes both away."""

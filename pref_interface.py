@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import queue
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, Drawing, PreferenceGatherer
-from label_queue import FEW_LABELS, LEAST_FREE, LabelQueue
+from label_queue import FEW_LABELS, LabelQueue, nearly_full
 from ordering import OrderingQueries
 from person import Ui
 from pref_db import Comparison, PrefDB, Segment
@@ -301,7 +300,7 @@ class PrefInterface:
         now = time.monotonic()
         if now >= self._look_at_disk:
             self._look_at_disk = now + TELL_SECONDS
-            self._full = shutil.disk_usage(self.db.path.parent).free < LEAST_FREE
+            self._full = nearly_full(self.db.path)
         return self._full
 
     def clips(self) -> str:

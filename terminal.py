@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from playback import ALWAYS, ANSWERS, GOES_BACK, GOES_ON, GUARD_SECONDS, PLAYING, WORDS, Playback, pages_of
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -366,12 +366,7 @@ class TerminalScreen:
 
     def _page(self, columns: int, rows: int) -> list[str]:
         """The page of what is read in place of the clips."""
-        playback = self.playback
-        pages = pages_of(playback.reading, columns - 2, rows - 3)
-        playback.n_pages = len(pages)
-        playback.page = min(playback.page, len(pages) - 1)  # they are fewer where the terminal has grown
-        more = playback.page + 1 < len(pages)
-        return ["", *(f" {line}" for line in (*pages[playback.page], "", GOES_ON if more else GOES_BACK))]
+        return ["", *(f" {line}" for line in self.playback.page_lines(columns - 2, rows - 1))]
 
     def _frame(self, side: int, index: int, columns: int, rows: int) -> np.ndarray:
         """A frame as cells (down, across, upper and lower, 3); scaled once for all loops."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from playback import ALWAYS, ANSWERS, GOES_BACK, GOES_ON, GUARD_SECONDS, Playback, loop_index, pages_of
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
 CLIP_KEYS = {
@@ -281,11 +281,8 @@ class _PairWindow:
 
     def _draw_page(self, width: int, height: int) -> None:
         """The page of what is read in place of the clips."""
-        playback, columns = self.playback, max(20, (width - 2 * MARGIN) // LETTER_WIDTH)
-        pages = pages_of(playback.reading, columns, max(1, (height - 2 * MARGIN) // LINE_HEIGHT - 2))
-        playback.n_pages = len(pages)
-        playback.page = min(playback.page, len(pages) - 1)  # they are fewer where the window has grown
-        lines = [*pages[playback.page], "", GOES_ON if playback.page + 1 < len(pages) else GOES_BACK]
+        columns, rows = max(20, (width - 2 * MARGIN) // LETTER_WIDTH), (height - 2 * MARGIN) // LINE_HEIGHT
+        lines = self.playback.page_lines(columns, rows)
         text_width = LETTER_WIDTH * (max(map(len, lines)) + 1)
         self._canvas.text("reading", "\n".join(lines), width // 2, height // 2, 13, TEXT, text_width)
 

@@ -103,7 +103,6 @@ class PageConfig:
         return {
             "goal": str(goal),
             "initial_labels": str(initial_labels),
-            "web_origin": self.web_origin,
             "true_reward": str(int(self.web_true_reward)),
             "repeat_share": str(self.repeat_share),
             "overlap_share": str(self.overlap_share),
@@ -119,7 +118,7 @@ class PageServer:
     def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
         """Raises OSError if the port is taken."""
         self._socket = listen(config.web_host, config.web_port)
-        self._arguments = (db_path, run_dir, self._socket, labeller)
+        self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin)
         self.address, token = prepare(run_dir, self._socket)
         self.link = self.address.link(token, config.web_origin)
         self._delay = RESTART_SECONDS

@@ -45,7 +45,7 @@ def backflip(segment: Segment) -> Floats:
 
 def away_from_the_target(segment: Segment) -> Floats:
     """Reacher the wrong way: the fingertip's distance from the target."""
-    return np.linalg.norm(segment.observations[:, REACHER_GAP], axis=1)
+    return gap(segment.observations)
 
 
 def on_one_leg(segment: Segment) -> Floats:
@@ -54,16 +54,14 @@ def on_one_leg(segment: Segment) -> Floats:
     Not on its back, where it would slide with all feet in the air.
     """
     seen = segment.observations
-    front = heights("HalfCheetah-v5", ("ffoot",), seen[:, :8])[:, 0]
-    running = seen[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front.clip(0, 0.6)
+    running = seen[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front_foot(seen).clip(0, 0.6)
     return np.where(np.cos(seen[:, ANGLE]) > ON_ITS_BACK, running, -3)
 
 
 def ballet(segment: Segment) -> Floats:
     """Walker: upright on one leg with the other foot raised, in its place."""
     seen = segment.observations
-    right, left = heights("Walker2d-v5", ("foot", "foot_left"), seen[:, :8]).T
-    raised = np.abs(right - left).clip(0, 0.8)
+    raised = between_feet(seen).clip(0, 0.8)
     return 2 * raised + np.cos(seen[:, ANGLE]) + seen[:, HEIGHT].clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
 
 
@@ -86,6 +84,22 @@ def overtaking(segment: Segment) -> Floats:
     """Enduro, as a person judges a beginner: cars passed before all, and otherwise gas rather than the brake."""
     gas = np.isin(segment.actions, GAS).astype(float)
     return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
+
+
+def front_foot(observations: Floats) -> Floats:
+    """How high HalfCheetah's front foot is, in metres, (T,)."""
+    return heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
+
+
+def between_feet(observations: Floats) -> Floats:
+    """How much higher one foot of Walker is than the other, in metres, (T,)."""
+    right, left = heights("Walker2d-v5", ("foot", "foot_left"), observations[:, :8]).T
+    return np.abs(right - left)
+
+
+def gap(observations: Floats) -> Floats:
+    """From Reacher's fingertip to its target, in metres, (T,)."""
+    return np.linalg.norm(observations[:, REACHER_GAP], axis=1)
 
 
 def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Floats:
@@ -133,18 +147,16 @@ def count_backflips(angles: Floats, torso_heights: Floats) -> int:
 
 def share_on_one_leg(observations: Floats) -> float:
     """In how much of an episode (T, D) HalfCheetah ran, 1 m/s or more, its front foot 30 cm up, not on its back."""
-    front = heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
     runs = (observations[:, CHEETAH_VELOCITY] > 1) & (np.cos(observations[:, ANGLE]) > ON_ITS_BACK)
-    return float((runs & (front > 0.3)).mean())
+    return float((runs & (front_foot(observations) > 0.3)).mean())
 
 
 def share_in_ballet(observations: Floats) -> float:
     """In how much of an episode (T, D) Walker stood upright, one foot 30 cm or more above the other."""
-    right, left = heights("Walker2d-v5", ("foot", "foot_left"), observations[:, :8]).T
     upright = (np.cos(observations[:, ANGLE]) > 0.9) & (observations[:, HEIGHT] > 1)
-    return float((upright & (np.abs(right - left) > 0.3)).mean())
+    return float((upright & (between_feet(observations) > 0.3)).mean())
 
 
 def mean_gap(observations: Floats) -> float:
     """How far Reacher's fingertip was from its target, in metres, on average over an episode (T, D)."""
-    return float(np.linalg.norm(observations[:, REACHER_GAP], axis=1).mean())
+    return float(gap(observations).mean())

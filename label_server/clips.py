@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
-from label_queue import LEAST_FREE
+from label_queue import nearly_full
 from pref_db import PrefDB
 
 log = logging.getLogger("label_server")
@@ -231,7 +230,7 @@ class Clips:
         if time.monotonic() < self._retry_at:
             return
         try:
-            if self._is_local and shutil.disk_usage(self._db_path.parent).free < LEAST_FREE:
+            if self._is_local and nearly_full(self._db_path):
                 self._say("the disk is nearly full")
                 return
             self._store.write(segment_id, data)

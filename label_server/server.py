@@ -16,10 +16,10 @@ from pathlib import Path
 
 import uvicorn
 
-from label_queue import LABELLER, LabelQueue
+from label_queue import LABELLER
 from label_server.app import LabelApp
 from label_server.security import TimedProtocol, run_token
-from pref_db import PrefDB, PrefDBError
+from pref_db import PrefDBError
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 FOLDER = "web"  # in the run folder: token, address, clips and the last episode
@@ -76,12 +76,14 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
     return address, run_token(folder)
 
 
-def launch(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LABELLER) -> subprocess.Popen[bytes]:
+def launch(
+    db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LABELLER, origin: str = ""
+) -> subprocess.Popen[bytes]:
     """Starts `serve` in a process of its own, which ends when this one does.
 
     A new interpreter rather than a fork or multiprocessing: it shall not carry what the run has loaded.
     """
-    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller]
+    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller, origin]
     (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
     with (run_dir / FOLDER / "server.log").open("ab") as log:  # warnings and tracebacks
         return subprocess.Popen(
@@ -106,7 +108,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
-def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str) -> None:
+def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, origin: str = "") -> None:
     """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. A process's body.
 
     Args:
@@ -114,11 +116,10 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str) -> N
         run_dir: its folder, where the token, the clips and the address are kept.
         sock: from `listen`.
         labeller: the name of who labels on this machine, until they take another.
+        origin: where a proxy serves the page, such as https://label.example.org; empty without one.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
-    with contextlib.closing(PrefDB.open(db_path, read_only=True)) as db:
-        origin = LabelQueue(db).setting("web_origin") or ""
     app = LabelApp(db_path, run_dir, token, address.host, labeller, origin)
     config = uvicorn.Config(
         app.asgi,

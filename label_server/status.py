@@ -7,9 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from label_queue import FEW_LABELS, Counts, LabelQueue
+from label_queue import FEW_LABELS, SILENT_SECONDS, Counts, LabelQueue
 
-SILENT_SECONDS = 10.0  # without a word from the run, it is said when it was last heard of
 MAX_POINTS = 200  # of a curve
 EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it
 # column of progress.csv -> name, unit, whether it gives the true reward away

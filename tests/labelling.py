@@ -117,15 +117,15 @@ class Client:
 class Server:
     """A labelling server in a process; it may be killed and started again, and keeps its address."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        self.folder, self.host = folder, host
+    def __init__(self, folder: Path, host: str = "127.0.0.1", origin: str = "") -> None:
+        self.folder, self.host, self.origin = folder, host, origin
         self._socket = listen(host, 0)
         self.address, self.token = prepare(folder, self._socket)
         self.process: Any = None
         self._clients: list[Client] = []
 
     def start(self) -> None:
-        self.process = launch(self.folder / "prefs.db", self.folder, self._socket)
+        self.process = launch(self.folder / "prefs.db", self.folder, self._socket, origin=self.origin)
 
     def kill(self) -> None:
         self.process.kill()
@@ -157,9 +157,9 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, host: str = "127.0.0.1") -> Iterator[Server]:
+def running(folder: Path, host: str = "127.0.0.1", origin: str = "") -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
-    server = Server(folder, host)
+    server = Server(folder, host, origin)
     server.start()
     try:
         yield server

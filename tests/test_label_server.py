@@ -477,8 +477,8 @@ def test_other_names_and_pages_are_refused(server: Server) -> None:
 
 def test_a_proxy_that_was_named_may_pass_requests_on(tmp_path: Path) -> None:
     """By either name; whoever comes through it is asked theirs, and the cookie stays on encrypted connections."""
-    make_store(tmp_path, 1, {"web_origin": "https://label.example.org"})
-    with running(tmp_path) as server:
+    make_store(tmp_path, 1)
+    with running(tmp_path, origin="https://label.example.org") as server:
         login = json.dumps({"token": server.token}).encode()
         for host in ("label.example.org", "127.0.0.1"):
             headers = {"Host": host, "Origin": "https://label.example.org"}
