@@ -153,6 +153,8 @@ class Progress:
             parts = [f"Exploring before anything is learned, {steps_left:,.0f} steps left"]
         elif (imitation := self.values.get("demonstrations")) and not (a2c or predictor.get("epochs")):
             parts = [f"Imitating the demonstrations, epoch {imitation['epoch']:.0f}"]
+        elif predictor.get("pretrained"):
+            parts = ["The reward predictor is pretrained"]
         elif predictor.get("epochs"):
             epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
             parts = [f"Pretraining the reward predictor, {epochs}"]
