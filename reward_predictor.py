@@ -87,8 +87,8 @@ class PredictorConfig:
     n_initial_epochs: int = 200
     """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling."""
     labels_per_step: float = 0.02
-    """Labels trained on for each agent step of the policy. The paper has 0.1, as vectors have here; for pixels that is
-    too much for a machine of 2 cores."""
+    """Labels trained on for each agent step of the policy. The paper has 0.1: with pixels too much for a machine of 2
+    cores, and most bodies earn no more with it."""
     label_batch_size: int = 16
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
