@@ -249,10 +249,10 @@ class Channels:
             )
         context: Any = start_context(start_method)
         return cls(
-            context.Queue(SEGMENT_QUEUE_SIZE),
-            context.Queue(LABEL_QUEUE_SIZE),
-            context.Queue(),
-            context.Queue(1),
+            _queue(context, SEGMENT_QUEUE_SIZE),
+            _queue(context, LABEL_QUEUE_SIZE),
+            _queue(context),
+            _queue(context, 1),
             StopFlag(context),
             StopFlag(context),
             StopFlag(context),
@@ -290,7 +290,15 @@ class Channels:
         for channel in (self.segments, self.labels, self.reports, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
+                channel._reader.close()  # a thread of this process may wait for room in the pipe
                 channel.close()
+
+
+def _queue(context: Any, size: int = 0) -> Any:
+    """A queue between processes, whose thread ends quietly where nobody can read any more, as those of executors do."""
+    made = context.Queue(size)
+    made._ignore_epipe = True
+    return made
 
 
 def _read_by_thread(channel: Any, size: int) -> queue.Queue[Any]:

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from errors import UserError
+
 FORMAT = 1
 KEEP = 3
 MAX_SECONDS = 120.0  # between checkpoints of a run that learns, however long its updates take
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """A checkpoint cannot be read or does not fit; the message is one sentence with the fix."""
 
 
@@ -101,7 +103,7 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int) or "kind" not in state:
-        raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file written by run.py.")
+        raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"{path} was written by a newer version (format {state['format']}); update this checkout."
@@ -119,5 +121,5 @@ def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
         module.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{path} holds another network than the flags describe; use the flags it was trained with (config.json)."
+            f"{path} holds another network than the flags describe; use those it was trained with."
         ) from error

@@ -134,7 +134,7 @@ class HumanPreferencesEnvWrapper(
 
     def __init__(self, env: gymnasium.Env[Any, Any], *args: Any, **kwargs: Any) -> None:
         settings = Settings(*args, **kwargs)
-        gymnasium.utils.RecordConstructorArgs.__init__(self, **vars(settings))
+        gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, **vars(settings))
         gymnasium.Wrapper.__init__(self, env)
         spec = env.spec
         self._start(
@@ -156,7 +156,7 @@ class HumanPreferencesEnvWrapper(
         """Starts an episode; what was not finished of the last one is in no segment."""
         self.system.check_open()
         observation, info = self.env.reset(seed=seed, options=options)
-        self.system.cutter.forget()
+        self.system.forget()
         self._keep(observation)
         return observation, info
 
@@ -187,7 +187,7 @@ class HumanPreferencesEnvWrapper(
         if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         if self.env.render_mode == "rgb_array":
-            return np.asarray(self.env.render())[None]
+            return self.system.pictures([self.env.render()])
         return self.system.observations.view(self._observation, self.system.settings.zoom_ratio)[None]
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         # With AutoresetMode.DISABLED only some may be reset. Asked first: Gymnasium takes the mask out of the options.
         mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_)))
         observations, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        self.system.cutter.forget(mask)
+        self.system.forget(mask)
         self._resetting[mask] = False
         self._keep(observations)
         return observations, info
@@ -269,9 +269,8 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
             return None
         watched = range(self.system.n_watched)
         if self.env.render_mode == "rgb_array":
-            frames = self.env.render()
-            assert frames is not None
-            return np.stack([np.asarray(frames[i]) for i in watched])
+            frames: Any = self.env.render()
+            return self.system.pictures([frames[i] for i in watched])
         each = list(iterate(self.env.observation_space, self._observations))
         zoom = self.system.settings.zoom_ratio
         return np.stack([self.system.observations.view(each[i], zoom) for i in watched])

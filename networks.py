@@ -8,6 +8,7 @@ layer, so that three cost little more than one, and the output is (members, B, n
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,16 @@ MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an obser
 PICTURES_AT_ONCE = 128
 PICTURES_TO_TURN = 32
 PICTURES_TO_FILTER = 32  # and through the first convolution of a reward network, for its gradient too
+
+
+def is_forked() -> bool:
+    """Whether this process was forked: more than one thread of arithmetic would wait for its parent's for ever."""
+    return type(multiprocessing.current_process()).__name__ == "ForkProcess"
+
+
+def use_threads(n: int) -> None:
+    """So many threads of arithmetic from now on, or one where it was forked."""
+    torch.set_num_threads(1 if is_forked() else n)
 
 
 def cpu_has_bf16() -> bool:

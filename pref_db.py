@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from errors import UserError
 from pref_schema import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_SECONDS = 10.0
@@ -52,7 +53,7 @@ SELECT_LABEL = """
 """
 
 
-class PrefDBError(Exception):
+class PrefDBError(UserError):
     """Something the user can put right; the message is one sentence with the fix."""
 
 

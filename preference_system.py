@@ -10,11 +10,14 @@ the program, however that ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import multiprocessing
+import os
 import pickle
 import re
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,7 +36,7 @@ from channels import Channels, Failure, WeightsBoard, drain, offer
 from errors import UserError
 from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
 from label_queue import LABELLER, LabelQueue
-from networks import MakeNetwork
+from networks import MakeNetwork, is_forked, use_threads
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
 from processes import ChildError, Children
@@ -57,6 +60,7 @@ log = logging.getLogger("drlhp")
 LOOK_SECONDS = 0.25  # between looks at what the other processes have sent
 DEFAULT_FPS = 30.0
 N_WATCHED = 2  # environments whose pictures are kept for people
+SEGMENTS_LOOKED_AT = 100  # of loaded preferences, to see whether they are this environment's
 SHORT_EPISODES = 50  # none of so many gave a segment: none will
 Network = Literal["cnn", "feature_points"]
 
@@ -134,8 +138,15 @@ class Settings:
             "channels": 1,
         }
         for name, minimum in least.items():
-            if getattr(self, name) < minimum:
-                raise UserError(f"{name} must be {minimum} or more, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or value < minimum:
+                raise UserError(f"{name} must be a whole number, {minimum} or more, not {value!r}.")
+        if not isinstance(self.log_dir, (str, Path)):
+            raise UserError(f"log_dir must be a folder, not {self.log_dir!r}.")
+        if not (self.obs_transform_func is None or callable(self.obs_transform_func)):
+            raise UserError(
+                f"obs_transform_func must be a function of an observation, not {self.obs_transform_func!r}."
+            )
         if self.n_initial_prefs > self.max_prefs_in_db:
             raise UserError(f"n_initial_prefs ({self.n_initial_prefs}) must not exceed max_prefs_in_db.")
         network = self.reward_predictor_network
@@ -146,7 +157,7 @@ class Settings:
                 "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
                 f"makes a torch module of the shape of an observation, or None, not {network!r}."
             )
-        if self.make_network and self.train_reward and not _is_importable(self.make_network):
+        if self.make_network and self.train_reward and not _is_importable(self.make_network, self.mp_context):
             raise UserError(
                 f"reward_predictor_network cannot be {network!r}, which the trainer's process cannot import: make it a "
                 "function or class at the top level of a module."
@@ -191,8 +202,10 @@ class Settings:
         )
 
 
-def _is_importable(thing: Any) -> bool:
-    """Whether another process finds it by its name."""
+def _is_importable(thing: Any, mp_context: str) -> bool:
+    """Whether another process finds it by its name; what is typed into a notebook only its forks do."""
+    if getattr(thing, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        return mp_context == "fork"
     try:
         pickle.dumps(thing)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -295,6 +308,8 @@ class PreferenceSystem:
         self.collecting = True
         self.forced_true, self.closed = False, False
         self._episodes_in_vain = 0
+        self._drawn: tuple[int, ...] = ()  # shape of what the environments draw
+        self._process = os.getpid()
         self._steps = 0  # that the predicted reward was there for
         # What is being done: encoded observations and actions, and pictures for people.
         self._acted: tuple[np.ndarray | None, np.ndarray, np.ndarray | None] = None, np.zeros(0), None
@@ -321,22 +336,24 @@ class PreferenceSystem:
         predictor = RewardPredictor(self.info.inputs, config, make_network=settings.make_network)
         if pretrained is not None:
             checkpoint.fill(predictor, state["weights"], path)
+        if is_forked():
+            use_threads(1)
+        if pretrained is not None and not settings.train_reward:
+            board = WeightsBoard(predictor, None)
+            board.publish(predictor)
+            self.copy = PredictorCopy(predictor, board)
+            self.copy.refresh()
         if not (settings.train_reward or settings.collect_prefs):
-            if pretrained is not None:
-                board = WeightsBoard(predictor, None)
-                board.publish(predictor)
-                self.copy = PredictorCopy(predictor, board)
-                self.copy.refresh()
             return
         self._check_process()
         ui = self._ui()
         # Before there is a folder of this run, which would be the newest where both are the same.
-        source = None if settings.prefs_dir is None else newest(Path(settings.prefs_dir), "prefs.db")
-        self.run_dir = new_folder(Path(settings.log_dir))
+        source = None if settings.prefs_dir is None else preferences(Path(settings.prefs_dir))
+        self.run_dir = new_folder(Path(settings.log_dir).absolute())
         n_labels = self._make_store(source)
         if settings.train_reward and not settings.collect_prefs and n_labels < 2:
             shutil.rmtree(self.run_dir)
-            raise UserError(f"{settings.prefs_dir} holds {n_labels} labels, too few to train on: collect some first.")
+            raise UserError(f"{source} holds {n_labels} labels, too few to train on: collect some first.")
         self.channels = Channels.create(synchronous=False, take_turns=False, start_method=settings.mp_context)
         self.channels.n_labels.value = n_labels
         self.children = Children(self.channels)
@@ -345,7 +362,7 @@ class PreferenceSystem:
             if settings.collect_prefs:
                 self._start_interface(ui)
             if settings.train_reward:
-                self._start_trainer(config, predictor, None if pretrained is None else path)
+                self._start_trainer(config, predictor, pretrained)
         except BaseException:
             self.close()
             raise
@@ -382,12 +399,18 @@ class PreferenceSystem:
         db = PrefDB.create(self.run_dir / "prefs.db", self.info.env_id, self.settings.segment_length)
         try:
             n_labels = 0 if source is None else db.merge_from(source)
-            for segment_id in db.segment_ids()[:1]:
-                shape = db.segment(segment_id).stacked().shape[1:]
+            for segment_id in db.segment_ids()[:SEGMENTS_LOOKED_AT]:
+                segment = db.segment(segment_id)
+                shape = segment.stacked().shape[1:]
                 if shape != self.info.observation_shape:
                     raise UserError(
                         f"{source} holds observations of shape {shape}, not of {self.info.observation_shape}: they are "
                         "another environment's, or its observations were others."
+                    )
+                if not self.actions.may_have_made(segment.actions):
+                    raise UserError(
+                        f"{source} holds other actions than those of {self.actions.space}: they are another "
+                        "environment's, or its actions were others."
                     )
             return n_labels
         except BaseException:
@@ -442,13 +465,17 @@ class PreferenceSystem:
             arguments,
         )
 
-    def _start_trainer(self, config: PredictorConfig, predictor: RewardPredictor, pretrained: Path | None) -> None:
+    def _start_trainer(
+        self, config: PredictorConfig, predictor: RewardPredictor, pretrained: tuple[Path, dict[str, Any]] | None
+    ) -> None:
         settings = self.settings
         assert self.run_dir is not None and self.children is not None and self.channels is not None
         board = WeightsBoard(predictor, self.channels.context)
         self._copy_before_training = PredictorCopy(predictor, board)
         if pretrained is not None:
-            config = replace(config, load_reward_predictor_ckpt_dir=str(pretrained))
+            config = replace(config, load_reward_predictor_ckpt_dir=str(pretrained[0]))
+            if pretrained[1]["pretrained"]:
+                board.publish(predictor)  # its rewards count at once
         arguments = {
             "inputs": self.info.inputs,
             "env_id": self.info.env_id,
@@ -457,8 +484,9 @@ class PreferenceSystem:
             "run_dir": self.run_dir,
             "seed": settings.seed,
             "n_initial_prefs": settings.n_initial_prefs if settings.collect_prefs else 0,
-            "freeze": not settings.collect_prefs and pretrained is None,
+            "freeze": not settings.collect_prefs,
             "resume": False,
+            "improve": not settings.collect_prefs,
             "intervals": Intervals(
                 publish=settings.reward_predictor_refresh_interval,
                 measure=settings.validation_interval,
@@ -512,8 +540,8 @@ class PreferenceSystem:
         """The thread that reads pictures, with the threads of arithmetic that the environments leave it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "reward predictor")
-            self._pool.submit(torch.set_num_threads, max(1, n_cores() // 2)).result()
-            torch.set_num_threads(torch.get_num_threads())  # else threads to come would have that number too
+            self._pool.submit(use_threads, max(1, n_cores() // 2)).result()
+            use_threads(torch.get_num_threads())  # else threads to come would have that number too
         return self._pool
 
     def end_step(self, rewards: np.ndarray, done: np.ndarray, valid: np.ndarray) -> np.ndarray | None:
@@ -525,6 +553,8 @@ class PreferenceSystem:
             valid: (N,) bool, False where the environment ignored the action, being about to reset.
         """
         observations, actions, views = self._acted
+        if self.channels is not None and self.settings.collect_prefs and self.settings.synthetic_prefs:
+            self._check_rewards(rewards)
         predicted = in_own_measure = None
         if self._prediction is not None and self.copy is not None:
             members = self._prediction.result()  # (members, N)
@@ -547,6 +577,41 @@ class PreferenceSystem:
                 offer(sent, segment)
             self._check_length(int((done & valid)[: self.cutter.n_envs].sum()))
         return predicted
+
+    def forget(self, which: np.ndarray | None = None) -> None:
+        """Environments are reset: what was not finished of their episodes is in no segment. `which`: (N,) bool."""
+        ended = self.cutter.filled > 0
+        if which is not None:
+            ended &= which[: self.cutter.n_envs]
+        self.cutter.forget(which)
+        if self.collecting and self.channels is not None and self.settings.collect_prefs:
+            self._check_length(int(ended.sum()))
+
+    def pictures(self, frames: Sequence[Any]) -> np.ndarray:
+        """What environments drew, for people: copies, (n, H, W, 3) uint8. Raises UserError for what is no picture."""
+        made = []
+        for frame in frames:
+            picture = np.array(frame)  # some environments draw the next one into the same memory
+            if picture.ndim == 3 and picture.shape[2] == 4:
+                picture = picture[:, :, :3]
+            elif picture.ndim == 2 or picture.shape[2:] == (1,):
+                picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
+            self._drawn = self._drawn or picture.shape
+            if picture.dtype != np.uint8 or picture.shape[2:] != (3,) or picture.shape != self._drawn:
+                raise UserError(
+                    f"people cannot be shown what render() of {self.info.env_id} returned ({picture.dtype} of shape "
+                    f"{np.shape(frame)}): let it return pictures (H, W, 3) of uint8, all of one size."
+                )
+            made.append(picture)
+        return np.stack(made)
+
+    def _check_rewards(self, rewards: np.ndarray) -> None:
+        """Raises UserError for rewards by which no synthetic teacher can tell which segment is better."""
+        if not np.isfinite(rewards).all():
+            raise UserError(
+                f"{self.info.env_id} returned a reward of {rewards[~np.isfinite(rewards)][0]}, by which segments "
+                "cannot be compared: mend its reward, or let people answer (synthetic_prefs=False)."
+            )
 
     def _check_length(self, n_ended: int) -> None:
         """Raises UserError once it is clear that no episode is long enough."""
@@ -644,7 +709,7 @@ class PreferenceSystem:
 
     def close(self) -> None:
         """Ends the processes, which write what they have learned; may be called twice."""
-        if self.closed:
+        if self.closed or os.getpid() != self._process:  # a fork of the program ends nothing that is not its own
             return
         self.closed = True
         atexit.unregister(self.close)
@@ -683,12 +748,19 @@ def new_folder(log_dir: Path) -> Path:
     raise UserError(f"{log_dir} is full of folders called {name}: choose another log_dir.")
 
 
-def newest(place: Path, name: str) -> Path:
-    """`place` itself if it is a file, or `name` in it, or in the newest of the run folders in it that have one."""
-    if place.is_file() or (place / name).exists():
-        return place if place.is_file() else place / name
-    found = sorted(place.glob(f"*/{name}"))
-    return found[-1] if found else place / name
+def preferences(place: Path) -> Path:
+    """`place` itself if it is a file, or prefs.db in it, or that of the newest run folder in it that has labels.
+
+    Raises PrefDBError if one cannot be read.
+    """
+    if place.is_file() or (place / "prefs.db").exists():
+        return place if place.is_file() else place / "prefs.db"
+    found = sorted(place.glob("*/prefs.db"))
+    for path in reversed(found):
+        with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+            if db.n_labels():
+                return path
+    return found[-1] if found else place / "prefs.db"
 
 
 def predictor_checkpoint(place: Path) -> Path:

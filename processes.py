@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from channels import Channels, Failure
-from checkpoint import CheckpointError
 from errors import UserError
-from pref_db import PrefDBError
 from viewer import DisplayError
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
@@ -33,7 +31,7 @@ class ChildError(Exception):
 
 
 # Exceptions whose message is meant for the user as it stands.
-USER_ERRORS = (UserError, CheckpointError, PrefDBError, DisplayError, OSError)
+USER_ERRORS = (UserError, DisplayError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:

@@ -702,17 +702,21 @@ class Trainer:
         self.validation, self.training = _summed(measured), _summed(self._recent)
         self._log()
 
-    @torch.inference_mode()
     def _publish(self) -> None:
-        """Normalises on the newest labelled segments and hands the weights to the policy."""
+        """Hands the weights to the policy."""
+        self._normalise()
+        if self.board is not None:
+            self.board.publish(self.predictor)
+
+    @torch.inference_mode()
+    def _normalise(self) -> None:
+        """Readies the average for prediction, of rewards that are normalised on the newest labelled segments."""
         self._settle()
         newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
         if newest:
             batch = self._decoded(newest)
             with self.channels.turns.trainer():
                 self.predictor.fit_normaliser(self.predictor.predict(batch.observations, batch.actions))
-        if self.board is not None:
-            self.board.publish(self.predictor)
 
     def _log(self) -> None:
         if self._writer is None:
@@ -752,7 +756,10 @@ class Trainer:
     def save(self) -> Path:
         """Writes a checkpoint of the predictor."""
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
-        self._settle()
+        if self.pretrained:
+            self._settle()
+        else:  # nothing was published yet, so nothing was normalised
+            self._normalise()
         return checkpoint.save(
             self.run_dir / "reward_predictor",
             self.batches,
@@ -929,12 +936,12 @@ def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str,
         n_threads: CPU threads of the arithmetic in this process, once the policy learns.
         trainer_arguments: the remaining arguments of `Trainer`.
     """
-    torch.set_num_threads(n_cores())  # until the policy starts nobody else computes
+    networks.use_threads(n_cores())  # until the policy starts nobody else computes
     trainer = Trainer(channels=channels, **trainer_arguments)
     try:
         while not channels.stop.is_set() and not trainer.finished:
             if trainer.pretrained:
-                torch.set_num_threads(n_threads)
+                networks.use_threads(n_threads)
             if not trainer.step():
                 channels.stop.wait(0.02)
     finally:

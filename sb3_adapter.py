@@ -47,7 +47,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
         """Starts episodes; what was not finished of the last ones is in no segment."""
         self.system.check_open()
         observations = self.venv.reset()
-        self.system.cutter.forget()
+        self.system.forget()
         self._keep(observations)
         return observations
 
@@ -83,7 +83,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
         watched = range(self.system.n_watched)
         if self.venv.render_mode == "rgb_array":
             frames = self.venv.get_images()
-            return np.stack([np.asarray(frames[i]) for i in watched])
+            return self.system.pictures([frames[i] for i in watched])
         zoom = self.system.settings.zoom_ratio
         return np.stack([self.system.observations.view(self._observations[i], zoom) for i in watched])
 

@@ -18,6 +18,7 @@ from errors import UserError
 
 PICTURE = 84  # side of what the reward networks read, pixels
 MAX_PLANES = 64
+OVERSHOOT = 0.01  # by which a picture may leave its range, as a share of that: filters that resize do so
 Transform = Callable[[Any], Any]
 
 
@@ -127,7 +128,9 @@ class ObservationEncoder:
 
     def _picture_axes(self, box: Box) -> tuple[int, int, int]:
         """Planes, height and width of what is no vector. Sets how values are scaled to bytes."""
-        if box.dtype != np.uint8:
+        if box.dtype == np.uint8:
+            self._low, self._high = 0.0, 255.0
+        else:
             self._low, self._high = float(box.low.min()), float(box.high.max())
             if not (math.isfinite(self._low) and math.isfinite(self._high) and self._low < self._high):
                 raise SpaceError(
@@ -137,7 +140,7 @@ class ObservationEncoder:
         shape = box.shape
         self._n_stacked = shape[0] if len(shape) == 4 else 1
         one = shape[-3:] if len(shape) >= 3 else (1, *shape)
-        self._channels_last = one[2] < one[0]
+        self._channels_last = one[0] == one[1] or one[2] < one[0]  # a board may have more planes than squares to a side
         planes, height, width = (one[2], one[0], one[1]) if self._channels_last else one
         planes *= self._n_stacked
         if len(shape) > 4 or planes > MAX_PLANES or min(height, width) < 2:
@@ -156,13 +159,14 @@ class ObservationEncoder:
         values = values.reshape(len(values), -1, *self._size)
         if values.dtype == np.uint8:
             return values
-        if values.min() < self._low or values.max() > self._high:
+        scale = 255 / (self._high - self._low)
+        scaled = (values - self._low) * scale
+        if scaled.min() < -255 * OVERSHOOT or scaled.max() > 255 * (1 + OVERSHOOT):
             raise SpaceError(
                 f"a picture of {self.space} holds {values.min():g} to {values.max():g}, not {self._low:g} to "
                 f"{self._high:g}: pass an obs_transform_func that scales it to 0 to 1."
             )
-        scaled = (values - self._low) * (255 / (self._high - self._low))
-        return np.rint(scaled).astype(np.uint8)
+        return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
     def _resized(self, planes: np.ndarray) -> np.ndarray:
         """(N, planes, H, W) uint8 -> (N, C, 84, 84): the mean over the pixels under each new one."""
@@ -200,9 +204,22 @@ class ActionEncoder:
             ) from error
 
     def encode(self, actions: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A)."""
+        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A).
+
+        Raises SpaceError where one holds NaN or infinity.
+        """
         if isinstance(self.space, Discrete):
             return np.asarray(actions, np.int64).reshape(-1) - int(self.space.start)
         if self.takes_arrays:
-            return np.asarray(actions, np.float32).reshape(len(actions), -1)
-        return np.array([flatten(self.space, action) for action in actions], np.float32)
+            encoded = np.asarray(actions, np.float32).reshape(len(actions), -1)
+        else:
+            encoded = np.array([flatten(self.space, action) for action in actions], np.float32)
+        if not np.isfinite(encoded).all():
+            raise SpaceError(f"an action of {self.space} holds NaN or infinity: mend the policy.")
+        return encoded
+
+    def may_have_made(self, encoded: np.ndarray) -> bool:
+        """Whether these may be actions of this space, encoded."""
+        if self.n_actions is None:
+            return encoded.shape[1:] == (self.action_dim,)
+        return encoded.ndim == 1 and bool((encoded < self.n_actions).all())

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import multiprocessing
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -347,20 +348,25 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
     cartpole = gymnasium.make("CartPole-v1")
     predictor_for(gymnasium.make("Acrobot-v1"), tmp_path / "acrobot", "CartPole-v1")
     predictor_for(cartpole, tmp_path / "cartpole", "CartPole-v1")
-    (tmp_path / "shorter").mkdir()
-    with contextlib.closing(PrefDB.create(tmp_path / "shorter" / "prefs.db", "CartPole-v1", 40)) as db:
-        about: dict[str, Any] = {"stack": 1, "policy_step": 0, "seed": 0, "fps": 50.0}
-        arrays = np.zeros((40, 2), np.float32), np.zeros(40, np.int64), np.zeros(40, np.float32)
-        others = [Segment("CartPole-v1", arrays[0] + i, *arrays[1:], **about) for i in range(2)]
-        db.add_answers([(Comparison(others[0], others[1], flip=False), Choice.A)], teacher="synthetic")
+    for name, width, action in (("shorter", 2, 0), ("other_actions", 4, 2)):
+        (tmp_path / name).mkdir()
+        with contextlib.closing(PrefDB.create(tmp_path / name / "prefs.db", "CartPole-v1", 40)) as db:
+            about: dict[str, Any] = {"stack": 1, "policy_step": 0, "seed": 0, "fps": 50.0}
+            arrays = np.zeros((40, width), np.float32), np.full(40, action), np.zeros(40, np.float32)
+            others = [Segment("CartPole-v1", arrays[0] + i, *arrays[1:], **about) for i in range(2)]
+            db.add_answers([(Comparison(others[0], others[1], flip=False), Choice.A)], teacher="synthetic")
     refusals: list[tuple[gymnasium.Env[Any, Any], dict[str, Any], type[Exception], str]] = [
         (LampEnv(), {}, SpaceError, "obs_transform_func"),
         (cartpole, {"segment_length": 501}, UserError, "500 steps"),
-        (cartpole, {"segment_length": 0}, UserError, "segment_length must be 1 or more"),
+        (cartpole, {"segment_length": 0}, UserError, "segment_length must be a whole number, 1 or more"),
         (cartpole, {"collect_prefs": False}, UserError, "nothing to train on"),
         (cartpole, {"n_initial_prefs": 50, "max_prefs_in_db": 40}, UserError, "max_prefs_in_db"),
         (cartpole, {"reward_predictor_network": "rnn"}, UserError, "'cnn', 'feature_points'"),
         (cartpole, {"mp_context": "threads"}, UserError, "mp_context must be one of .*spawn"),
+        (cartpole, {"prefs_dir": "other_actions"}, UserError, r"other actions than those of Discrete\(2\)"),
+        (cartpole, {"segment_length": 10.5}, UserError, "segment_length must be a whole number.*not 10.5"),
+        (cartpole, {"log_dir": None}, UserError, "log_dir must be a folder, not None"),
+        (cartpole, {"obs_transform_func": "flat"}, UserError, "obs_transform_func must be a function"),
         (cartpole, {"prefs_dir": "shorter"}, UserError, r"observations of shape \(2,\), not of \(4,\)"),
         (cartpole, {"reward_predictor_network": lambda shape: Waves(shape)}, UserError, "top level of a module"),
         (cartpole, {**NOBODY, "reward_predictor_network": lambda _: torch.nn.Flatten(0)}, UserError, "features"),
@@ -384,6 +390,17 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         with pytest.raises(error, match=words):
             HumanPreferencesEnvWrapper(env, **arguments)
     assert not multiprocessing.active_children()
+
+
+def test_what_is_typed_into_a_notebook_is_refused_where_no_other_process_can_import_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(Waves, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Waves", Waves, raising=False)
+    with pytest.raises(UserError, match="cannot import: make it a function or class at the top level of a module"):
+        Settings(reward_predictor_network=Waves).check()
+    Settings(reward_predictor_network=Waves, mp_context="fork").check()
 
 
 def test_the_vector_twin_refuses_what_the_wrapper_refuses() -> None:
@@ -447,6 +464,55 @@ def test_nan_is_refused_when_it_is_observed(transform: Any) -> None:
     wrapped.step(0)
     with pytest.raises(SpaceError, match=r"Box.*NaN or infinity"):
         wrapped.step(0)
+    wrapped.close()
+
+
+class Board(gymnasium.Env[Any, Any]):
+    """Draws what it is told to, always into the same memory."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's interface)
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    render_mode = "rgb_array"
+
+    def __init__(self, picture: np.ndarray | None) -> None:
+        self.picture = picture
+
+    def render(self) -> Any:
+        return self.picture
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 3), (20, 30, 4), (20, 30, 1), (20, 30)])
+def test_people_see_what_was_drawn_at_each_step(shape: tuple[int, ...]) -> None:
+    drawn = np.full(shape, 7, np.uint8)
+    wrapped = HumanPreferencesEnvWrapper(Board(drawn), **NOBODY)
+    first = wrapped.system.pictures([wrapped.env.render()])
+    drawn[:] = 9
+    assert first.shape == (1, 20, 30, 3) and (first == 7).all()
+    wrapped.close()
+
+
+@pytest.mark.parametrize(
+    "picture", [None, np.zeros((20, 30, 3)), np.zeros((3, 20, 30), np.uint8), np.zeros((9, 30, 3), np.uint8)]
+)
+def test_what_is_no_picture_is_not_shown_to_people(picture: Any) -> None:
+    wrapped = HumanPreferencesEnvWrapper(Board(picture), **NOBODY)
+    wrapped.system.pictures([np.zeros((20, 30, 3), np.uint8)])
+    with pytest.raises(UserError, match=r"render\(\) of Board returned .*let it return pictures \(H, W, 3\)"):
+        wrapped.system.pictures([wrapped.env.render()])
+    wrapped.close()
+
+
+def test_a_function_that_cannot_be_copied_transforms_all_the_same() -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.mine = threading.Lock()
+
+        def read(self, observation: Any) -> Any:
+            return observation
+
+    wrapped = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **NOBODY, obs_transform_func=Reader().read)
+    assert wrapped.reset(seed=0)[0].shape == (4,)
     wrapped.close()
 
 

@@ -28,6 +28,8 @@ COLOUR = Box(0, 255, (96, 96, 3), np.uint8)
         (Box(0.0, 1.0, (32, 40, 3), np.float32), 3),
         (Box(-1.0, 1.0, (1, 84, 84), np.float64), 1),
         (Box(0, 1000, (20, 20), np.int64), 1),
+        (Box(0, 1, (8, 8, 12), np.uint8), 12),  # a board
+        (Box(0, 1, (5, 5, 5), np.uint8), 5),
     ],
 )
 def test_pictures_of_any_size_order_and_type(space: Box, planes: int) -> None:
@@ -138,6 +140,21 @@ def test_observations_that_are_not_what_the_space_says() -> None:
         ObservationEncoder(Box(0.0, 1.0, (20, 20))).encode(np.full((1, 20, 20), np.nan, np.float32))
 
 
+def test_pictures_of_other_numbers_than_the_space_has() -> None:
+    """What filters overshoot by is cut off; bytes stay what they are, whatever type they come in."""
+    picture = np.full((1, 84, 84), 1.005, np.float32)
+    unit = ObservationEncoder(Box(0.0, 1.0, (84, 84)))
+    assert unit.encode(picture).tolist() == unit.encode(np.ones((1, 84, 84), np.float32)).tolist()
+    with pytest.raises(SpaceError, match=r"holds 1\.1 to 1\.1, not 0 to 1"):
+        unit.encode(np.full((1, 84, 84), 1.1, np.float32))
+    space = Box(0, 255, (84, 84), np.uint8)
+    whole = np.stack([space.sample(), np.ones((84, 84), np.uint8)])
+    for dtype in (np.int64, np.float32):
+        np.testing.assert_array_equal(ObservationEncoder(space).encode(whole.astype(dtype))[:, 0], whole)
+    with pytest.raises(SpaceError, match="holds 300 to 300, not 0 to 255"):
+        ObservationEncoder(space).encode(np.full((1, 84, 84), 300))
+
+
 def test_actions_of_every_kind() -> None:
     shifted = ActionEncoder(Discrete(3, start=-1))
     assert shifted.n_actions == 3 and shifted.encode(np.array([-1, 1])).tolist() == [0, 2]
@@ -150,3 +167,5 @@ def test_actions_of_every_kind() -> None:
     assert arm.action_dim == 4 and arm.encode(np.zeros((3, 2, 2))).shape == (3, 4)
     with pytest.raises(SpaceError, match="no fixed number"):
         ActionEncoder(Sequence(Discrete(2)))
+    with pytest.raises(SpaceError, match=r"action of Box.*NaN or infinity"):
+        arm.encode(np.full((1, 2, 2), np.nan))

@@ -9,9 +9,11 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,6 +25,7 @@ from drlhp import ChildError, HumanPreferencesEnvWrapper, HumanPreferencesVector
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
+from examples.wrapper_everything import picture_of
 from label_queue import LabelQueue, Lease, Submission
 from pref_db import PrefDB, PrefDBError
 from tests.display import display, focus, xdotool
@@ -212,6 +215,182 @@ def test_no_segment_travels_once_all_labels_are_there(tmp_path: Path) -> None:
     env.close()
 
 
+QUICK: dict[str, Any] = {
+    "segment_length": 10,
+    "n_initial_prefs": 6,
+    "n_initial_training_steps": 3,
+    "max_prefs_in_db": 12,
+    "max_pref_interface_segs": 5,
+}
+
+
+def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> None:
+    """Acts at random until something has come about."""
+    deadline = time.monotonic() + PATIENCE
+    env.reset(seed=0)
+    while not reached():
+        assert time.monotonic() < deadline
+        if any(env.step(env.action_space.sample())[2:4]):
+            env.reset()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a wrapper whose predictor was trained on CartPole."""
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, log_dir=tmp_path_factory.mktemp("trained"))
+    step_until(env, lambda: env.using_reward_from_predictor and env.pref_db_size.value >= 12)
+    env.close()
+    assert env.run_dir is not None
+    return env.run_dir
+
+
+def test_a_pretrained_predictor_rewards_from_the_first_step_whatever_goes_on_beside_it(
+    trained: Path, tmp_path: Path
+) -> None:
+    """No step of the policy's sees the true reward, while preferences are gathered, and while it is trained on."""
+    for more in ({"train_reward": False}, {}):
+        env = HumanPreferencesEnvWrapper(
+            gymnasium.make("CartPole-v1"),
+            **{**QUICK, **more},
+            log_dir=tmp_path,
+            pretrained_reward_predictor_dir=trained,
+        )
+        env.reset(seed=0)
+        assert env.step(0)[1] != 1.0 and env.using_reward_from_predictor
+        step_until(env, lambda env=env: env.pref_db_size.value >= 6)  # type: ignore[misc]
+        env.close()
+
+
+def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(trained: Path, tmp_path: Path) -> None:
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("CartPole-v1"),
+        **QUICK,
+        collect_prefs=False,
+        prefs_dir=trained,
+        pretrained_reward_predictor_dir=trained,
+        log_dir=tmp_path,
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not env.reward_training_steps.value:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    saved = env.save_reward_predictor()
+    assert saved is not None and saved.is_relative_to(tmp_path)
+    env.close()
+
+
+def test_a_predictor_that_is_saved_before_it_counts_has_its_rewards_normalised(trained: Path, tmp_path: Path) -> None:
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("CartPole-v1"),
+        **{**QUICK, "n_initial_training_steps": 10**6},
+        train_reward=True,
+        prefs_dir=trained,
+        log_dir=tmp_path,
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not env.reward_training_steps.value:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    saved = env.save_reward_predictor()
+    assert saved is not None and not env.using_reward_from_predictor
+    env.close()
+    state = checkpoint.load(saved, kind="reward_predictor", env_id="CartPole-v1")
+    assert not state["pretrained"] and (state["weights"]["std"] != 1).all()
+
+
+def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: Path) -> None:
+    """Its threads of arithmetic are not in them, and waiting for those would never end."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import gymnasium, torch\n"
+        "from drlhp import HumanPreferencesEnvWrapper\n"
+        "torch.set_num_threads(2)\n"
+        "numbers = torch.randn(1500, 1500)\n"
+        "(numbers @ numbers).sum()\n"
+        f"env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), mp_context='fork', **{QUICK})\n"
+        "env.reset(seed=0)\n"
+        "while not env.using_reward_from_predictor:\n"
+        "    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
+        "env.close()\n"
+        "print('trained', env.reward_training_steps.value)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0 and "trained" in done.stdout, done.stderr
+
+
+def test_a_fork_of_the_program_that_ends_ends_nothing_of_the_programs(tmp_path: Path) -> None:
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir=tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            env.close()
+        finally:
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    step_until(env, lambda: env.pref_db_size.value >= 12)
+    env.close()
+
+
+def test_pictures_that_nobody_has_read_leave_no_thread_behind(tmp_path: Path) -> None:
+    """More of them than the pipe between the processes holds."""
+
+    def opened() -> tuple[set[str], int]:
+        env = HumanPreferencesEnvWrapper(
+            LampEnv(),
+            **{**QUICK, "max_prefs_in_db": 10_000},
+            train_reward=False,
+            obs_transform_func=picture_of,
+            log_dir=tmp_path,
+        )
+        env.reset(seed=0)
+        for _ in range(400):
+            if any(env.step(env.action_space.sample())[2:4]):
+                env.reset()
+        env.close()
+        gc.collect()
+        deadline = time.monotonic() + PATIENCE
+        while feeders := {thread.name for thread in threading.enumerate() if "Feeder" in thread.name}:
+            assert time.monotonic() < deadline, feeders
+            time.sleep(0.05)
+        return {thread.name for thread in threading.enumerate()}, len(os.listdir("/proc/self/fd"))
+
+    opened()  # what Python keeps from the first time on is no leak
+    before = opened()
+    assert opened() == before
+
+
+def test_the_newest_folder_that_has_preferences_counts_wherever_the_program_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir="logs")
+    step_until(env, lambda: env.pref_db_size.value >= 6)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store = env.save_prefs()
+    assert store is not None and store.exists()
+    env.close()
+    monkeypatch.chdir(tmp_path)
+    HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir="logs").close()
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, prefs_dir="logs", log_dir="others"
+    )
+    assert env.pref_db_size.value >= 6
+    env.close()
+
+
+def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
+    inner = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda _: float("nan"))
+    env = HumanPreferencesEnvWrapper(inner, **QUICK, log_dir=tmp_path)
+    env.reset(seed=0)
+    with pytest.raises(UserError, match=r"CartPole-v1 returned a reward of nan.*synthetic_prefs=False"):
+        env.step(0)
+    env.close()
+
+
 PROGRAM = """
 import gymnasium
 from drlhp import HumanPreferencesEnvWrapper
@@ -270,5 +449,16 @@ def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:
         for _ in range(51):
             env.reset()
             while not any(env.step(0)[2:4]):
+                pass
+    env.close()
+
+
+def test_episodes_that_are_cut_from_outside_before_any_segment_are_told(tmp_path: Path) -> None:
+    inner = HumanPreferencesEnvWrapper(gymnasium.make("Pendulum-v1"), segment_length=40, log_dir=tmp_path)
+    env = gymnasium.wrappers.TimeLimit(inner, 15)
+    with pytest.raises(UserError, match="none of 50 episodes of Pendulum-v1 lasted for half of segment_length 40"):
+        for _ in range(52):
+            env.reset()
+            while not any(env.step(env.action_space.sample())[2:4]):
                 pass
     env.close()
