@@ -873,7 +873,7 @@ class PredictorCopy:
 
     New weights shift the reward of everything a little, and a constant shift of the reward is a hundredfold shift of
     the values at a discount of 0.99. So the copy normalises anew on what the policy has just seen: pixels to zero mean
-    and the wanted deviation; vectors, whose scale the worker sees to (`a2c.returns.ReturnScale`), only at first, and
+    and the wanted deviation; vectors, whose scale the worker sees to (`a2c.returns.ValueUnits`), only at first, and
     then so that what was seen is worth as much as before. Else the zero and the scale would change with how many bodies
     happen to lie down just then, and the values with them.
     """

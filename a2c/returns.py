@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -72,52 +74,43 @@ def continuing_advantages(
     return result
 
 
-class ReturnScale:
-    """Rewards as the critic learns them: less their mean, over the deviation of what they then come to discounted.
+class ValueUnits:
+    """In what the critic tells values: deviations of the returns that it lately learned from, counted from their mean.
 
     So its targets are of the order of 1 and on both sides of 0, as its learning rate expects, whatever the task and the
     discount. Where every step costs something, as where a body without ends has to stand up first, all states are worth
-    about the same without it: the Walker on its own reward stays on the ground. An end is worth 0 in rewards, and less
-    the mean for ever after in these, so that policies compare as before. The discounted sum runs forward over an
-    episode's rewards, for what is to come is not known yet.
+    about the same, and in other units that is all it learns. After PopArt (van Hasselt et al. 2016), whose weights make
+    up for a change of the units; here they do not, so that where all is worth more, all values soon are.
     """
 
-    limit = 10.0  # a reward beyond so many deviations counts as just so far
+    share = 0.1  # of the newest rollout in the mean and the deviation, but more while they are few
 
-    def __init__(self, n_envs: int, gamma: float) -> None:
-        self.gamma = gamma
-        self.running = np.zeros(n_envs)  # discounted sums of the episodes' rewards, less their mean, up to now
-        self.count, self.rewards, self.total, self.squares = 0, 0.0, 0.0, 0.0
+    def __init__(self) -> None:
+        self.rollouts, self.mean, self.square = 0, 0.0, 1.0
 
-    def scaled(self, rewards: Floats, terminated: Bools, truncated: Bools, valid: Bools) -> Floats:
-        """Takes in a rollout's rewards (T, N), and returns them by the mean and deviation with these included.
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(max(self.square - self.mean**2, 1e-8))
 
-        Args:
-            terminated, truncated: (T, N), where an episode ended; where nothing follows an end, and where time ran out
-                or the agent is not told of ends.
-            valid: (T, N), False on the steps that reset, which do not count.
-        """
-        self.count += int(valid.sum())
-        self.rewards += float(rewards[valid].sum(dtype=np.float64))
-        mean = self.rewards / max(1, self.count) if self.gamma < 1 else 0.0
-        centred = (rewards - mean) * valid
-        ends = terminated * (self.gamma / (1 - self.gamma) * mean if mean else 0.0)
-        for reward, ended, counts in zip(centred - ends, terminated | truncated, valid, strict=True):
-            self.running = self.gamma * self.running + reward
-            sums = self.running[counts]
-            self.total += float(sums.sum())
-            self.squares += float(np.square(sums).sum())
-            self.running[ended] = 0.0
-        variance = self.squares / max(1, self.count) - (self.total / max(1, self.count)) ** 2
-        deviation = np.sqrt(max(variance, 1e-8))
-        return ((centred / deviation).clip(-self.limit, self.limit) - ends / deviation).astype(np.float32)
+    def values(self, told: Floats) -> Floats:
+        """What the critic told, in the units of rewards."""
+        return told * self.deviation + self.mean
+
+    def targets(self, returns: Floats) -> Floats:
+        """What the critic should have told."""
+        return (returns - self.mean) / self.deviation
+
+    def observe(self, returns: Floats) -> None:
+        """Takes in the returns of a rollout's steps, in the units of rewards."""
+        self.rollouts += 1
+        share = max(self.share, 1 / self.rollouts)
+        self.mean += share * (float(returns.mean(dtype=np.float64)) - self.mean)
+        self.square += share * (float(np.square(returns, dtype=np.float64).mean()) - self.square)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps; a resumed run's environments begin new episodes."""
-        return {"count": self.count, "rewards": self.rewards, "total": self.total, "squares": self.squares}
+        """What a checkpoint keeps."""
+        return {"rollouts": self.rollouts, "mean": self.mean, "square": self.square}
 
     def load(self, state: dict[str, float]) -> None:
-        """Goes on from what `state` returned; checkpoints from before rewards were centred begin anew."""
-        if "rewards" in state:
-            self.count, self.rewards = int(state["count"]), state["rewards"]
-            self.total, self.squares = state["total"], state["squares"]
+        """Goes on from what `state` returned."""
+        self.rollouts, self.mean, self.square = int(state["rollouts"]), state["mean"], state["square"]

@@ -24,7 +24,7 @@ from a2c.evaluation import Evaluator
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.model import Policy
-from a2c.returns import ReturnScale, advantages, continuing_advantages
+from a2c.returns import ValueUnits, advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
@@ -99,8 +99,7 @@ class PolicyWorker:
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
-        # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect.
-        self.scale = ReturnScale(config.n_envs, config.gamma) if self.info.kind == "vector" else None
+        self.units = ValueUnits()  # those of rewards, but where vectors are learned from
         returns, n_episodes = self._load(resume)
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
@@ -256,13 +255,8 @@ class PolicyWorker:
 
     def _learn(self, rollout: Rollout, rewards: np.ndarray, observations: Tensor) -> None:
         """One update on the rollout with these rewards (T, N), counted and told."""
-        config, scaled = self._scheduled(), rewards
-        if self.scale is not None:
-            terminated, truncated = rollout.terminated, rollout.truncated
-            if config.continuing_episodes:
-                terminated, truncated = np.zeros_like(terminated), terminated | truncated
-            scaled = self.scale.scaled(rewards, terminated, truncated, rollout.valid)
-        losses = self._update(rollout, scaled, observations, config)
+        config = self._scheduled()
+        losses = self._update(rollout, rewards, observations, config)
         self.steps += rollout.n_decisions
         self.updates += 1
         self.channels.agent_steps.value = self.steps
@@ -275,19 +269,27 @@ class PolicyWorker:
     ) -> dict[str, float]:
         """One update on the rollout with these rewards (T, N); returns its losses."""
         with self.runner.stopwatch.part("update"):
-            rollout.advantages[:] = self._advantages(rollout, rewards)
-            rollout.returns[:] = rollout.advantages + rollout.values
+            values = self.units.values(rollout.values)
+            gained = self._advantages(rollout, rewards, values, self.units.values(rollout.last_values))
+            # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect;
+            # those of exploring are of another than those to come.
+            if self.info.kind == "vector" and self.steps_to_explore <= 0:
+                self.units.observe((gained + values)[rollout.valid])
+            rollout.advantages[:] = gained / self.units.deviation
+            rollout.returns[:] = self.units.targets(gained + values)
             batch = Batch.of(rollout, observations, self.policy.device)
             # A minibatch of vectors is done sooner than the others could be told of their shares.
             crew = self.crew if self.info.kind == "pixels" else ALONE
             return UPDATES[config.algo](self.policy, self.optimizer, batch, config, crew)
 
-    def _advantages(self, rollout: Rollout, rewards: np.ndarray) -> np.ndarray:
-        """(T, N) advantages for these rewards (T, N)."""
-        r, discounts = rollout, {"gamma": self.config.gamma, "gae_lambda": self.config.gae_lambda}
+    def _advantages(
+        self, rollout: Rollout, rewards: np.ndarray, values: np.ndarray, last_values: np.ndarray
+    ) -> np.ndarray:
+        """(T, N) advantages for these rewards and values (T, N), and values (N,) of what came last."""
+        discounts = {"gamma": self.config.gamma, "gae_lambda": self.config.gae_lambda}
         if self.config.continuing_episodes:
-            return continuing_advantages(rewards, r.values, r.last_values, r.valid, **discounts)
-        return advantages(rewards, r.values, r.last_values, r.terminated, r.truncated, **discounts)
+            return continuing_advantages(rewards, values, last_values, rollout.valid, **discounts)
+        return advantages(rewards, values, last_values, rollout.terminated, rollout.truncated, **discounts)
 
     def _observations(self, rollout: Rollout) -> Tensor:
         """(T * N, ...) on which the policy acted; a card has them since then."""
@@ -380,7 +382,7 @@ class PolicyWorker:
                 "finished_returns": list(self.runner.finished_returns),
                 "episodes": self.runner.n_episodes,
                 "random": torch.get_rng_state(),
-                "return_scale": self.scale.state() if self.scale else {},
+                "value_units": self.units.state(),
             },
         )
 
@@ -405,8 +407,8 @@ class PolicyWorker:
         self.steps, self.updates = state["step"], state["updates"]
         self.channels.agent_steps.value = self.steps
         torch.set_rng_state(state["random"])
-        if self.scale is not None:
-            self.scale.load(state["return_scale"])
+        if "value_units" in state:  # else it is a checkpoint from before there were any
+            self.units.load(state["value_units"])
         return state["finished_returns"], state.get("episodes", len(state["finished_returns"]))
 
     def close(self) -> None:

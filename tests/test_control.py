@@ -76,7 +76,7 @@ def test_ppo_learns_to_balance_with_the_defaults_and_goes_on_from_a_checkpoint(t
     learned = float(np.mean(begun.runner.finished_returns))
     assert first < 20 < 24 < learned <= 25
     resumed = worker(tmp_path, 0.04, resume=True)
-    assert resumed.scale is not None and begun.scale is not None and resumed.scale.state() == begun.scale.state()
+    assert resumed.units.state() == begun.units.state() and begun.units.rollouts == begun.updates
     for ours, theirs in zip(resumed.policy.state_dict().values(), begun.policy.state_dict().values(), strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     assert resumed.policy.statistics is not None and int(resumed.policy.statistics.count) == resumed.steps

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2c.returns import ReturnScale, advantages, continuing_advantages
+from a2c.returns import ValueUnits, advantages, continuing_advantages
 
 STEPS, ENVS = 40, 6
 
@@ -131,56 +131,27 @@ def test_without_ends_both_kinds_of_advantage_are_the_same() -> None:
     assert np.array_equal(endless, advantages(**rollout, gamma=0.9, gae_lambda=0.8))
 
 
-def test_rewards_are_centred_and_scaled_by_the_deviation_of_the_discounted_return() -> None:
-    rng, gamma = np.random.default_rng(0), 0.9
-    scale, seen, sums = ReturnScale(ENVS, gamma), [], []
-    running, resetting, never = np.zeros(ENVS), np.zeros(ENVS, bool), np.zeros((40, ENVS), bool)
-    for _ in range(3):  # rollouts
-        rewards = rng.normal(5, 3, (40, ENVS)).astype(np.float32)
-        done, valid = rng.random((40, ENVS)) < 0.1, np.ones((40, ENVS), bool)
-        for t in range(40):
-            valid[t] = ~resetting
-            resetting = done[t]
-        rewards[~valid] = 0
-        seen += list(rewards[valid])
-        centred = rewards - np.mean(seen)
-        for t in range(40):
-            for i in np.flatnonzero(valid[t]):
-                running[i] = gamma * running[i] + centred[t, i]
-                sums.append(running[i])
-            running[done[t]] = 0
-        result = scale.scaled(rewards, never, done, valid)
-        assert result.dtype == np.float32
-        np.testing.assert_allclose(result, centred * valid / np.std(sums), rtol=1e-4, atol=1e-5)
-    resumed = ReturnScale(ENVS, gamma)
-    resumed.load(scale.state())
-    assert resumed.state() == scale.state() and scale.state()["count"] == len(sums)
-    far = np.full((1, ENVS), 1e6, np.float32)
-    assert (abs(resumed.scaled(far, never[:1], done[:1], valid[:1])) <= 10).all()
-    nothing = np.zeros((2, ENVS), np.float32)
-    assert ReturnScale(ENVS, gamma).scaled(nothing, never[:2], never[:2], valid[:2]).max() == 0
-
-
-def test_an_end_is_worth_the_same_to_centred_rewards() -> None:
-    """Discounted sums from a start are those of the rewards, less one number and over another, however it ends."""
-    gamma, ends = 0.8, (3, 7, 11)
-    rewards = np.random.default_rng(1).normal(2, 1, (12, 3)).astype(np.float32)
-    terminated, valid = np.zeros((12, 3), bool), np.ones((12, 3), bool)
-    for i, end in enumerate(ends):
-        terminated[end, i], valid[end + 1 :, i] = True, False
-    scaled = ReturnScale(3, gamma).scaled(rewards * valid, terminated, np.zeros_like(terminated), valid)
-
-    def discounted(x: np.ndarray) -> np.ndarray:
-        return np.asarray(gamma ** np.arange(12) @ x)
-
-    true, learned = discounted(rewards * valid), discounted(scaled)
-    assert (learned[1:] - learned[0]) / (learned[2] - learned[0]) == pytest.approx(
-        (true[1:] - true[0]) / (true[2] - true[0])
-    )
-    same = ReturnScale(3, gamma).scaled(valid.astype(np.float32), terminated, np.zeros_like(terminated), valid)
-    assert -10 < same.min() < same[~terminated].min() == 0, "where all steps are worth the same, ends alone count"
-    never = np.zeros_like(valid)
-    undiscounted = ReturnScale(3, 1.0).scaled(rewards, never, never, ~never)
-    assert np.ptp(undiscounted / rewards) == pytest.approx(0, abs=1e-5), (
-        "divided only: their mean for ever is no number"
-    )
+def test_the_critics_units_are_the_mean_and_deviation_of_the_newest_rollouts() -> None:
+    rng = np.random.default_rng(0)
+    units, mean, square = ValueUnits(), 0.0, 1.0
+    told = rng.normal(size=(40, ENVS)).astype(np.float32)
+    assert units.values(told).tobytes() == units.targets(told).tobytes() == told.tobytes(), "those of rewards at first"
+    for rollout in range(1, 30):
+        returns = rng.normal(rollout, 3, 200).astype(np.float32)
+        units.observe(returns)
+        share = max(0.1, 1 / rollout)
+        mean = (1 - share) * mean + share * float(returns.mean())
+        square = (1 - share) * square + share * float((returns**2).mean())
+        assert (units.mean, units.deviation) == pytest.approx((mean, (square - mean**2) ** 0.5), rel=1e-4)
+    assert 18 < units.mean < 24, "rollouts of long ago no longer count"
+    for _ in range(60):
+        units.observe(rng.normal(20, 3, 200).astype(np.float32))
+    returns = rng.normal(20, 3, (40, ENVS)).astype(np.float32)
+    np.testing.assert_allclose(units.values(units.targets(returns)), returns, rtol=1e-5)
+    assert abs(units.targets(returns).mean()) < 0.5 < units.targets(returns).std() < 1.5
+    resumed = ValueUnits()
+    resumed.load(units.state())
+    assert resumed.state() == units.state()
+    for _ in range(300):
+        units.observe(np.full(200, 7, np.float32))
+    assert np.isfinite(units.targets(returns)).all() and units.deviation > 0, "where all is worth the same"
