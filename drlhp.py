@@ -6,7 +6,7 @@
 
 Segments of what the agent does are shown to a person, or judged by the environment's own reward; a reward predictor
 learns from the answers (Christiano et al. 2017, arXiv 1706.03741); its reward takes the place of the environment's.
-See the README's section on the wrapper for what runs where, and `Settings` for every argument.
+See docs/wrapper.md for what runs where, and `Settings` for every argument.
 """
 
 from __future__ import annotations

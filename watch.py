@@ -128,13 +128,13 @@ def show_prefs_command(arguments: list[str]) -> None:
         answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
         if not answers:
             raise UserError(f"{path} holds no answers yet; gather some with gather_initial_prefs.")
-        output = video_path(config.output, path.parent / "show_prefs.mp4")
         visible = answers_with_pictures(answers)
+        output = video_path(config.output, path.parent / "show_prefs.mp4") if visible else None
         if visible and output is None:
             step_through(visible, len(answers), f"Answers about {db.env_id}")
             return
         print_table(answers)
-        if visible and output is not None:
+        if output is not None:
             write_video(output, film_of_pairs(visible[-MAX_FILMED_PAIRS:], len(answers)), visible[0].fps)
             print(f"Video of the newest {len(visible[-MAX_FILMED_PAIRS:])}: {output}", flush=True)
         else:

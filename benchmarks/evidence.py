@@ -25,12 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pages import write_between
 
 from progress import draw_curves
+from report.references import Reference, references
 from run_folder import short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 POLICIES = ("deterministic", "sampled")
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
+COMMANDS = (
+    "Commands are as they were given then; where a default has changed since, the JSON file of the result has the setting "
+    "that was used."
+)
 MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 
 
@@ -103,7 +108,7 @@ def readme() -> None:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     results = {name: result for name, result in results.items() if "figures" in result}
     write_between(ROOT / "README.md", "results", _by_experiment(results))
-    parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), _commands(results)]
+    parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
@@ -114,8 +119,8 @@ def _by_experiment(results: dict[str, Any]) -> str:
         experiments.setdefault(re.sub(r"_seed\d+", "", name), []).append(name)
     lines = [
         "| experiment | seeds | labels | agent steps | evaluation, most likely actions | evaluation, drawn actions "
-        "| minutes |",
-        "|---|---|---|---|---|---|---|",
+        "| minutes | others, after agent steps |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for experiment, names in experiments.items():
         figures = [results[name]["figures"] for name in names]
@@ -123,9 +128,29 @@ def _by_experiment(results: dict[str, Any]) -> str:
         lines.append(
             f"| [{experiment}](results/{names[0]}.png) | {len(names)} | {_range([f['labels'] for f in figures])} "
             f"| {_range([f['agent_steps'] for f in figures])} | {' | '.join(scores)} "
-            f"| {_range([round(f['seconds'] / 60) for f in figures])} |"
+            f"| {_range([round(f['seconds'] / 60) for f in figures])} | {_others(results[names[0]])} |"
         )
     return "\n".join(lines)
+
+
+def _others(result: dict[str, Any]) -> str:
+    """What others came to with the same kind of reward: of labels, with about as many; empty where nobody is known."""
+    env_id, labels = result["config"]["env_id"], result["figures"]["labels"]
+    judges_as_people = ":" in (result["config"]["prefs"].get("teacher") or "")
+    found = [r for r in references(env_id) if not r.on_the_way and not r.not_comparable]
+    if labels == 0:
+        found = [r for r in found if r.labels == 0]
+    else:
+        found = [r for r in found if r.labels != 0 and ("synthetic" in r.who) != judges_as_people]
+    found.sort(key=lambda r: (abs((r.labels or labels) - labels), not r.is_target))
+    return _reference(found[0]) if found else ""
+
+
+def _reference(other: Reference) -> str:
+    if other.steps is None:
+        return f"{other.who}: {other.reward:,g}"
+    after = f"{other.steps / 1e6:g}M" if other.steps >= 1e5 else f"{other.steps:,.0f}"
+    return f"{other.who}: {other.reward:,g} ({after})"
 
 
 def _score(figures: dict[str, Any], policy: str) -> str:
@@ -147,7 +172,7 @@ def _by_run(results: dict[str, Any]) -> list[str]:
         "| cores | steps/s | time | memory |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    times = ["| result | mean of 100 episodes at least | after agent steps | after minutes |", "|---|---|---|---|"]
+    times = ["| result | reached by the mean of the last 100 episodes; or last evaluation, 10 episodes | after agent steps | after minutes |", "|---|---|---|---|"]
     machines: set[str] = set()
     notes = []
     for name, result in results.items():

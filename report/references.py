@@ -13,6 +13,7 @@ FIGURE_2 = "Christiano et al. 2017, figure 2, read off (about 1 to 2 % of the ax
 FIGURE_2_MEAN = f"{FIGURE_2}, mean of 5 runs, at the end (20 million timesteps)"
 ZOO = "RL Baselines3 Zoo, benchmark.md, one run of 10 million agent steps"
 ORIGINAL = "mrahtz/learning-from-human-preferences, README and images"
+GLUCARD = "glucard, readme.md and media/benchmark.png: recurrent PPO, one run of 30,208 agent steps"
 LONGER_EPISODES = "its episodes are longer than the 50 steps here"
 
 
@@ -100,6 +101,8 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         _paper("10,000 synthetic labels", 0.0, 10000, f"{FIGURE_3_MEAN}; about 0"),
         _paper("5,500 labels of a person", 690.0, 5500, FIGURE_3_HUMAN, is_target=True),
         Reference("Stable-Baselines3 PPO", 996.0, ZOO, 10e6, 0),
+        Reference("glucard, 290 labels of a person", 171.0, GLUCARD, 30208, 290),
+        Reference("glucard, true reward", 50.0, GLUCARD, 30208, 0),
     ),
     "BeamRiderNoFrameskip-v4": (
         _paper("A2C on the true reward", 8150.0, 0, f"{FIGURE_3_MEAN}; between 7,800 and 8,500", is_target=True),
