@@ -103,7 +103,9 @@ EXPERIMENTS = {
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
     "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
     "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG)),
-    "pong-paper": Experiment("Pong, 5,500 labels, the paper's settings where it names them", _with_labels(PONG, 5500, *AS_THE_PAPER)),
+    "pong-paper": Experiment(
+        "Pong, 5,500 labels, the paper's settings where it names them", _with_labels(PONG, 5500, *AS_THE_PAPER)
+    ),
     "enduro": Experiment("Enduro, 5,500 labels", _with_labels(ENDURO, 5500, *_quick(10))),
     # The oracle sees no difference between clips in which nobody is passed, and a random driver passes nobody. People
     # do, and with them the paper's agent learned what with the oracle it did not (figure 3).

@@ -34,7 +34,8 @@ def is_forked() -> bool:
 
 
 def use_threads(n: int) -> None:
-    """So many threads of arithmetic from now on, or one where it was forked."""
+    """So many threads of arithmetic from now on in the calling thread, or one where it was forked."""
+    torch.get_num_threads()  # a thread that never asked would take over, later, what was last set anywhere
     torch.set_num_threads(1 if is_forked() else n)
 
 
@@ -339,7 +340,8 @@ class RewardCNN(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         device = pixels.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        casts = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if casts else self.fc.weight.dtype
         x = self._filtered(pixels, dtype)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             x = x if i == 0 else conv(x)  # (B, 16 * members, ...) 26, 11, 9, 7

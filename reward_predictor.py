@@ -200,6 +200,9 @@ class RewardPredictor(nn.Module):
             return self
         twin = copy.deepcopy(self)
         twin.body.fold()  # type: ignore[operator]
+        if twin.autocast:  # then once here, and not of every weight at each prediction
+            twin.body.to(torch.bfloat16)
+            twin.autocast = False
         return twin
 
     @torch.no_grad()

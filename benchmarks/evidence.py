@@ -33,8 +33,8 @@ RESULTS = ROOT / "results"
 POLICIES = ("deterministic", "sampled")
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 COMMANDS = (
-    "Commands are as they were given then; where a default has changed since, the JSON file of the result has the setting "
-    "that was used."
+    "Commands are as they were given then; where a default has changed since, the JSON file of the result has the "
+    "setting that was used."
 )
 MOVING_DOT = ("train_policy_with_preferences", "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 
@@ -172,7 +172,11 @@ def _by_run(results: dict[str, Any]) -> list[str]:
         "| cores | steps/s | time | memory |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    times = ["| result | reached by the mean of the last 100 episodes; or last evaluation, 10 episodes | after agent steps | after minutes |", "|---|---|---|---|"]
+    times = [
+        "| result | reached by the mean of the last 100 episodes; or last evaluation, 10 episodes | after agent steps "
+        "| after minutes |",
+        "|---|---|---|---|",
+    ]
     machines: set[str] = set()
     notes = []
     for name, result in results.items():

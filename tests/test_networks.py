@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -49,6 +50,18 @@ def member_weights(ensemble: nn.Module, single: nn.Module, i: int) -> dict[str, 
         whole = ensemble.state_dict()[name]
         parts[name] = whole if whole.shape == tensor.shape else whole.chunk(MEMBERS)[i]
     return parts
+
+
+def test_a_threads_number_of_arithmetic_threads_is_its_own() -> None:
+    ours = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(networks.use_threads, 1).result()
+            networks.use_threads(3)
+            assert beside.submit(torch.get_num_threads).result() == 1
+            assert torch.get_num_threads() == 3
+    finally:
+        networks.use_threads(ours)
 
 
 @pytest.mark.parametrize("name", BODIES)
