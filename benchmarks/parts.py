@@ -196,7 +196,8 @@ def predictor_update(
         held = len(trainer.pairs)
         trainer.close()
     plain = plain[WARM_UP_CALLS:]
-    with_publishing = size / (statistics.mean(plain) + statistics.mean(publishing) / Intervals.publish)
+    share = 1 / Intervals.publish  # of the batches, after which weights are published
+    with_publishing = size / (statistics.mean(plain) * (1 - share) + statistics.mean(publishing) * share)
     return reading(
         "predictor_update",
         size / statistics.mean(plain),
