@@ -29,7 +29,6 @@ from regularisation import L2_START, BagLosses, adapted, decay
 from reliability import Vote, label_weights
 from run_folder import n_cores
 
-NORMALISER_SEGMENTS = 40  # the newest labelled segments set the reward's zero and scale
 MEASURED_LABELS = 100  # of the validation labels, the newest
 NORMALISER_STEPS = 1000  # and then so many of the policy's newest steps do,
 NORMALISER_STRIDE = 7  # one in seven: whole episodes of all environments, not a beginning that is all reward
@@ -38,7 +37,7 @@ MIN_GAIN = 0.02  # have not brought the validation loss down by this share: the 
 AVERAGED_BATCHES = 50
 BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
 OBSERVED_PAIRS = 200  # labels whose segments, some 10,000 frames, tell the mean and deviation of each pixel
-SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics
+SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics, and the reward its zero and scale
 # On the mean square of the raw rewards. A segment that is wrong by far costs no more for being wrong by farther (the
 # error rate), so nothing else brings back a rare picture's reward that has run away; and one such reward spoils
 # the scale of all others.
@@ -206,18 +205,18 @@ class RewardPredictor(nn.Module):
         return twin
 
     @torch.no_grad()
-    def settle_batchnorm(self, observations: Tensor, actions: Tensor) -> None:
-        """Takes the statistics of batch norm from these steps, with the present weights.
+    def settle_batchnorm(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Takes the statistics of batch norm from these steps, with the present weights; returns their raw rewards.
 
         Averages over past training batches belong to weights that have moved on since: with them a predictor that
         is right while it trains can fall to chance when it predicts.
         """
-        norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        if norms:
-            for norm in norms:
-                norm.train()
-            self(observations, actions)
-            self.eval()
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train()
+        raw: Tensor = self(observations, actions)
+        self.eval()
+        return raw
 
     def observe(self, segments: Iterable[Segment]) -> None:
         """Takes the statistics by which pixels, or the numbers of vectors, are normalised from these segments."""
@@ -635,14 +634,15 @@ class Trainer:
         share = max(1 / AVERAGED_BATCHES, 1 / (1 + 0.2 * self.batches))
         torch._foreach_lerp_(list(self.predictor.parameters()), list(self.learner.parameters()), share)
 
+    @torch.inference_mode()
     def _settle(self) -> None:
-        """Readies the average for prediction, on some of the labels that it was trained on."""
+        """Readies the average for prediction, of normalised rewards, on some of the labels that it was trained on."""
         if train := self._split(validation=False):
             rng = np.random.default_rng(self.batches)  # of its own: when it is called depends on the clock
             pairs = [train[i] for i in rng.choice(len(train), min(SETTLING_PAIRS, len(train)), replace=False)]
             batch = self._decoded(pairs)
             with self.channels.turns.trainer():
-                self.predictor.settle_batchnorm(batch.observations, batch.actions)
+                self.predictor.fit_normaliser(self.predictor.settle_batchnorm(batch.observations, batch.actions))
 
     def _pretrain_epoch(self) -> None:
         """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
@@ -707,19 +707,9 @@ class Trainer:
 
     def _publish(self) -> None:
         """Hands the weights to the policy."""
-        self._normalise()
+        self._settle()
         if self.board is not None:
             self.board.publish(self.predictor)
-
-    @torch.inference_mode()
-    def _normalise(self) -> None:
-        """Readies the average for prediction, of rewards that are normalised on the newest labelled segments."""
-        self._settle()
-        newest = [self.pairs[seq] for seq in sorted(self.pairs)[-NORMALISER_SEGMENTS // 2 :]]
-        if newest:
-            batch = self._decoded(newest)
-            with self.channels.turns.trainer():
-                self.predictor.fit_normaliser(self.predictor.predict(batch.observations, batch.actions))
 
     def _log(self) -> None:
         if self._writer is None:
@@ -759,10 +749,7 @@ class Trainer:
     def save(self) -> Path:
         """Writes a checkpoint of the predictor."""
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
-        if self.pretrained:
-            self._settle()
-        else:  # nothing was published yet, so nothing was normalised
-            self._normalise()
+        self._settle()
         return checkpoint.save(
             self.run_dir / "reward_predictor",
             self.batches,

@@ -472,13 +472,14 @@ def test_the_trainer_starts_early_when_somebody_says_so_and_after_a_resume_too(r
     assert ring.trainer(n_initial=500, resume=True).step()
 
 
-def test_published_rewards_are_normalised_on_the_labelled_segments(ring: Ring) -> None:
-    answer(ring.db, range(20))
+def test_published_rewards_are_normalised_on_segments_that_were_trained_on(ring: Ring) -> None:
+    answer(ring.db, range(reward_predictor.SETTLING_PAIRS))
     trainer = ring.trainer()
     pretrain(trainer)
     copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     copy.refresh()
-    stored = list(ring.db.segments())
+    learned = [pair for pair in trainer.pairs.values() if not pair.label.validation]
+    stored = [segment.decode() for pair in learned for segment in (pair.a, pair.b)]
     raw = copy.predictor(
         torch.from_numpy(np.concatenate([s.observations for s in stored])),
         torch.from_numpy(np.concatenate([s.actions for s in stored])),
