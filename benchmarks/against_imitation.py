@@ -21,10 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 from classic_tasks import HORIZON, make, outcome, processor_time
-from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-from drlhp import HumanPreferencesSB3VecEnv
 from run_folder import git_revision, machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +43,12 @@ PAUSE_SECONDS = 0.2  # after a segment of each environment, while the teacher an
 
 def ours(env_id: str, seed: int, steps: int, n_labels: int, episodes: int) -> dict[str, Any]:
     """Learns for `steps` agent steps, in whole rollouts; then the policy plays on the true reward."""
+    # Here and not above, for the wrapper's processes import this file too, and have no use for these.
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+    from drlhp import HumanPreferencesSB3VecEnv
+
     start, used = time.perf_counter(), processor_time()
     envs = VecMonitor(DummyVecEnv([lambda: make(env_id)] * N_ENVS))
     envs.seed(seed)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import resource
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv
+
+if TYPE_CHECKING:
+    from stable_baselines3 import PPO
 
 PACKAGES = ("stable-baselines3", "gymnasium", "torch", "numpy")
 
@@ -49,6 +48,10 @@ def processor_time() -> float:
 
 def outcome(policy: PPO, env_id: str, episodes: int, *packages: str) -> dict[str, Any]:
     """What the policy earns on the true reward, the steps from which it learned, and versions, also of `packages`."""
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
     judge = DummyVecEnv([lambda: Monitor(make(env_id))])
     judge.seed(10_000)  # the same starts for whoever is judged
     returns, _ = evaluate_policy(policy, judge, episodes, return_episode_rewards=True)
