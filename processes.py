@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.connection
@@ -38,6 +39,8 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
     """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    status = 1
+    atexit.register(lambda: os._exit(status))  # for Python needs a second to take PyTorch apart
     with contextlib.suppress(OSError):  # where there is no such file
         Path("/proc/self/comm").write_text(name)  # what `top` and `ps` call this process
 
@@ -50,6 +53,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
     threading.Thread(target=_follow_parent, args=(channels,), daemon=True, name="parent watch").start()
     try:
         body(channels, *arguments)
+        status = 0
     except Exception as error:
         message = str(error).split("\n")[0] or type(error).__name__
         is_user_error = isinstance(error, USER_ERRORS)
