@@ -113,6 +113,15 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("Stable-Baselines3 A2C", 2890.0, ZOO, 10e6, 0),
         Reference("Stable-Baselines3 PPO", 3397.0, ZOO, 10e6, 0),
     ),
+    "BreakoutNoFrameskip-v4": (
+        _paper("A2C on the true reward", 640.0, 0, FIGURE_3_MEAN, is_target=True),
+        _paper("3,300 synthetic labels", 10.0, 3300, FIGURE_3_MEAN),
+        _paper("5,600 synthetic labels", 15.0, 5600, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 75.0, 10000, f"{FIGURE_3_MEAN}; it goes up and down from 50 to 100"),
+        _paper("5,500 labels of a person", 17.6, 5500, FIGURE_3_HUMAN),
+        Reference("Stable-Baselines3 A2C", 280.0, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 398.0, ZOO, 10e6, 0),
+    ),
     "MovingDotNoFrameskip-v0": (
         Reference(
             "original implementation, true reward",
