@@ -122,8 +122,7 @@ def label_command(arguments: list[str]) -> None:
     try:
         check_segments(db, teacher)
         give_task(db)
-        # A run that goes on has settings of its own, and people who know it by its name.
-        LabelQueue(db).give_settings(config.page.settings(config.max_prefs or 0, 0), keep=beside)
+        give_settings(LabelQueue(db), config, beside=beside)
         before = db.n_labels()
         gatherer: PreferenceGatherer
         if teacher is not None:
@@ -139,10 +138,22 @@ def label_command(arguments: list[str]) -> None:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:
             gatherer.close()
+            if config.ui != "web":  # whose last word is the page's
+                LabelQueue(db).beat(WHO, {"ended": "Labelling has ended here."})
         n = db.n_labels()
         print(f"{n - before} labels more, {n} in {path}. Train on them with --load_prefs_dir {config.run}", flush=True)
     finally:
         db.close()
+
+
+def give_settings(queue: LabelQueue, config: LabelConfig, *, beside: bool) -> None:
+    """Sets what this command names; and the rest too, unless somebody else asks people here, whose settings it is."""
+    settings = config.page.settings(config.max_prefs or 0, 0)
+    if not beside and queue.goes_on(WHO):
+        usual, beside = PageConfig().settings(0, 0), True
+        queue.give_settings({key: value for key, value in settings.items() if usual.get(key) != value}, keep=False)
+    # A run that goes on has settings of its own, and people who know it by its name.
+    queue.give_settings(settings, keep=beside)
 
 
 def free_name(queue: LabelQueue, usual: str) -> str:

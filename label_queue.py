@@ -221,7 +221,8 @@ class LabelQueue:
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:
         """Up to n pairs for this labeller: first those on lease already, oldest first, then the best that are ready.
 
-        Best: the highest priority, then the newest policy. What the labeller gave back comes last.
+        Best: the highest priority, then the newest policy. What the labeller gave back comes last. No more than labels
+        are missing to the goal, if there is one.
         """
         check_labeller(labeller)
         now = self.clock()
@@ -233,7 +234,7 @@ class LabelQueue:
             tokens = [token for (token,) in db.execute(own, (labeller, n))]
             expires_at = now + self._lease_seconds(db, labeller)
             db.executemany("UPDATE lease SET expires_at = ? WHERE token = ?", [(expires_at, t) for t in tokens])
-            while len(tokens) < n:
+            while len(tokens) < n and not self._enough(db):
                 chosen = self._repeat(db, labeller, len(tokens)) or self._best(db, labeller)
                 if chosen is None:
                     break
@@ -455,6 +456,12 @@ class LabelQueue:
             return float(self.setting(key) or 0.0)
         except ValueError:
             return 0.0
+
+    def _enough(self, db: sqlite3.Connection) -> bool:
+        """Whether the goal is reached with the pairs that are before somebody."""
+        goal = int(float(self.setting("goal") or 0))
+        (open_leases,) = db.execute("SELECT count(*) FROM lease WHERE closed_at IS NULL").fetchone()
+        return 0 < goal <= self.db.n_labels() + open_leases
 
     def _best(self, db: sqlite3.Connection, labeller: str) -> tuple[str, bool, str] | None:
         """The ready query that is next for this labeller: id, flip, kind."""

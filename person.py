@@ -285,10 +285,13 @@ class Person:
             elif action in ANSWERS:
                 self._change(action)
         elif action == "undo":
+            newest = self.queue.history(self.labeller, limit=1)
             lease = self.queue.undo(self.labeller)
             if lease is None:
                 print("There is no answer to undo.", flush=True)
             else:
+                if newest and newest[0].comparison_id == lease.comparison_id:
+                    self._marked = lease.token, newest[0].flag, newest[0].note
                 if self._paces:
                     self._paces.pop()
                 self._start(lease)

@@ -268,7 +268,10 @@ class LabelApp:
     async def post_name(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
             raise Refused(403, "your link is for one name only")
-        return self._logged_in(request, Session(body["labeller"], owner=True))
+        name = body["labeller"]
+        if name != request.state.session.labeller and await self._in_queue(lambda queue: queue.has_pairs(name)):
+            raise Refused(409, f"somebody labels as {name} now, and would be shown the same pairs; choose another name")
+        return self._logged_in(request, Session(name, owner=True))
 
     async def post_invite(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:

@@ -60,10 +60,10 @@ def _newest_word(beats: dict[str, tuple[float, dict]], now: float) -> tuple[floa
 
 
 def _reason(counts: Counts, goal: int, silent: float | None, waiting_for: str, ended: str) -> str:
-    if counts.ready:
-        return ""
     if goal and counts.labels >= goal:
         return f"All {goal} labels have been given. Thank you! You may close this page."
+    if counts.ready:
+        return ""
     if ended:
         return ended
     if silent is not None and silent > SILENT_SECONDS:

@@ -19,7 +19,7 @@ import pytest
 
 import label
 from gatherers import SyntheticGatherer, TeacherGatherer
-from label import LabelConfig, free_name, give_task, label_command
+from label import LabelConfig, free_name, give_settings, give_task, label_command
 from label_queue import LabelQueue, Submission
 from pref_db import Comparison, PrefDB, Segment
 from processes import UserError
@@ -27,6 +27,7 @@ from reliability import Vote, error_rates, shared_votes
 from teachers import SyntheticTeacher, synthetic_teacher
 from tests.labelling import ENV_ID, STEPS, segment
 from tests.test_run import DEADLINE, DOT, ROOT, started, wait_for
+from web import PageConfig
 
 
 def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +198,20 @@ def test_what_a_teacher_skips_is_passed_on(tmp_path: Path) -> None:
         label.label(db, skips, LabelConfig(""), run_goes_on=lambda: False)
         answers = db.read("SELECT choice, teacher, labeller FROM answer")
         assert answers == [("incomparable", "skip(skip=9)", "skip")] * 6 and db.n_labels() == 0
+
+
+def test_who_joins_leaves_the_settings_of_who_labels_already(tmp_path: Path) -> None:
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        queue = LabelQueue(db)
+        first = LabelConfig("run", max_prefs=50, page=PageConfig(repeat_share=0.3, keep_clips=7))
+        give_settings(queue, first, beside=False)
+        queue.beat("label", {"status": "Label 1 of 50"})
+        give_settings(queue, LabelConfig("run", page=PageConfig(overlap_share=0.5)), beside=False)
+        names = ("goal", "repeat_share", "keep_clips", "overlap_share")
+        assert [queue.setting(name) for name in names] == ["50", "0.3", "7", "0.5"], "but for what they name"
+        queue.beat("label", {"ended": "Labelling has ended here."})
+        give_settings(queue, LabelConfig("run"), beside=False)
+        assert queue.setting("goal") == "0", "after it, the next one's hold"
 
 
 def test_beside_somebody_else_no_pair_is_asked_twice(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ SPOKEN = (
     *('heading "Which clip', 'progressbar "Labels given"', 'img "Left clip"', 'img "Right clip"'),
     *('slider "Position in the clips"', 'combobox "Speed', 'group "Your answer"', 'button "Left is better'),
     *('button "Can', 'navigation "More"', 'button "Undo U"', 'complementary "The run"', "U to undo"),
-    *('heading "Last full episode"', 'img "Predicted reward: from -0.5 to 0.5', 'button "Answer 1: left is better'),
+    *('heading "Last full episode"', 'img "Predicted reward: from -0.5 to 0.5', 'button "Answer 2: left is better'),
 )
 FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"
 # Of every text on the page: its contrast with what is behind it (WCAG 2.1), and where it is.
@@ -241,6 +241,34 @@ def test_undo_as_often_as_one_likes(browser: Browser, server: Server) -> None:
         wait_until(lambda: [row.choice for row in rows(server)] == ["equal", "equal"], "the new answers alone count")
 
 
+def test_a_pair_that_undo_brings_back_keeps_its_flag_and_note(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.keyboard.press("f")
+        page.fill("#note", "odd")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        wait_for_js(page, "!document.querySelector('#note-dialog').open")
+        press(page, "l")
+        wait_for_answers(server, 1)
+        press(page, "u")
+        press(page, "r")
+        wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "the new answer alone counts")
+    assert [(row.flag, row.note) for row in rows(server)] == [(True, "odd")]
+
+
+def test_after_a_dialog_that_the_mouse_opened_the_keys_are_the_pairs(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        for close in ("Escape", "Enter"):  # Enter presses what has the keyboard in the dialog, its ✕
+            page.click("[data-do=help]")
+            wait_for_js(page, "document.querySelector('#help-dialog').open")
+            page.keyboard.press(close)
+            wait_for_js(
+                page, "!document.querySelector('#help-dialog').open && document.activeElement === document.body"
+            )
+        press(page, "Enter")
+        assert [row.choice for row in wait_for_answers(server, 1)] == ["incomparable"]
+
+
 def test_undo_of_what_was_not_sent_yet(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         page.route("**/api/answer", lambda route: route.abort())  # the first is tried again and again
@@ -377,6 +405,21 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
     assert [row.choice for row in answers] == [*choices, "right"]
 
 
+def test_on_a_phone_on_its_side_all_is_in_reach(browser: Browser, server: Server) -> None:
+    size: dict[str, Any] = {"width": PHONE["height"], "height": PHONE["width"]}
+    with opened(browser, server, viewport=size, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
+        boxes = page.evaluate(
+            "[...document.querySelectorAll('.answer, #tools button, canvas')].filter(e => e.offsetParent)"
+            ".map(e => e.getBoundingClientRect().toJSON())"
+        )
+        assert len(boxes) == 14
+        for box in boxes:
+            assert box["left"] >= 0 and box["right"] <= size["width"] and box["bottom"] <= size["height"]
+        assert all(box["width"] > 180 for box in boxes[:2]), "the clips are large"
+        tap(page, "[data-choice=right]")
+        assert [row.choice for row in wait_for_answers(server, 1)] == ["right"]
+
+
 def assert_both_clips_are_seen(page: Page) -> None:
     """On a screenshot: both clips are on the page in their colours, of one size, and no part lies over another."""
     wait_for_js(page, "!document.querySelector('#stage .chosen')")
@@ -432,6 +475,8 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
             assert "left at this pace" not in page.inner_text("#status")
             press(page, "l")
         page.wait_for_selector("#status:has-text('left at this pace')")
+        heights = page.evaluate("(e => [e.scrollHeight, e.clientHeight])(document.querySelector('aside'))")
+        assert heights[0] <= heights[1], "all of it is seen"
         tree = page.locator("body").aria_snapshot()
         for part in SPOKEN:
             assert part in tree, (part, tree)

@@ -308,6 +308,24 @@ def test_undo_is_seen_by_the_trainer_whether_or_not_it_had_read_the_answer(
     assert (label.a if label.mu == (1.0, 0.0) else label.b) == first.right
 
 
+def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: LabelQueue) -> None:
+    queue.submit(pairs(6))
+    queue.set_setting("overlap_share", "1")
+    queue.set_setting("goal", "3")
+    mine = queue.claim("me", 4)
+    assert len(mine) == 3 and queue.claim("Ann", 2) == []
+    queue.release([mine[2].token])
+    assert len(queue.claim("Ann", 2)) == 1, "what one person gives back another may have"
+    for lease in mine[:2]:
+        queue.answer(submission(lease))
+    (hers,) = queue.claim("Ann", 4)
+    queue.answer(submission(hers, labeller="Ann"))
+    assert queue.db.n_labels() == 3 and queue.counts().ready
+    assert queue.claim("me") == [] and queue.claim("Ann") == [], "nor second answers, once there are labels enough"
+    queue.set_setting("goal", "0")
+    assert queue.claim("Ann", 4), "0 is no goal"
+
+
 def test_undo_goes_back_answer_by_answer(queue: LabelQueue) -> None:
     queue.submit(pairs(3))
     leases = queue.claim("me", 3)

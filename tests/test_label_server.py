@@ -311,7 +311,7 @@ def test_window_terminal_and_page_answer_one_store_at_the_same_time(tmp_path: Pa
 
 
 def test_a_pair_that_one_of_two_people_has_answered_is_waited_for_no_more(tmp_path: Path) -> None:
-    with contextlib.closing(PrefDB.open(make_store(tmp_path, 2))) as db:
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 2, {"goal": "4"}))) as db:
         run = QueueGatherer(db)
         with db.transaction() as cursor:
             cursor.execute("UPDATE query SET need = 2")
@@ -396,6 +396,15 @@ def test_an_invitation_is_for_one_name(server: Server) -> None:
     assert guest.get("/api/me")[1]["labeller"] == "Ann"
     assert guest.post("/api/name", {"labeller": "Bob"})[0] == 403
     assert guest.post("/api/invite", {"labeller": "Bob"})[0] == 403
+
+
+def test_nobody_takes_a_name_by_which_somebody_has_pairs(server: Server) -> None:
+    ann, bob = server.client("Ann"), server.client("Bob")
+    ann.next()
+    status, reply = bob.post("/api/name", {"labeller": "Ann"})
+    assert status == 409 and "Ann" in reply["error"]
+    assert ann.post("/api/name", {"labeller": "Ann"})[0] == 200, "it is hers"
+    assert bob.post("/api/name", {"labeller": "Bea"})[0] == 200
 
 
 def test_a_name_is_asked_for_where_others_can_come_in(server: Server, tmp_path: Path) -> None:

@@ -208,6 +208,24 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         assert (db.n_labels(), LabelQueue(db).counts().leased) == (4, 0)
 
 
+def test_a_pair_that_undo_brings_back_keeps_its_note(folder: Path) -> None:
+    with terminal(folder) as screen:
+        screen.wait_for("Label 1")
+        screen.press("fodd\r")
+        screen.wait_for("marked: odd")
+        screen.answer("l")
+        screen.wait_for("after 1 answers")
+        screen.press("u")
+        screen.wait_for("marked: odd  ·  Label 1, after")
+        screen.answer("r")
+        screen.wait_for("Label 2, after")
+        screen.press("\x04")
+        assert screen.ended() == 0
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        (row,) = LabelQueue(db).history("ann")
+        assert (row.choice, row.flag, row.note) == ("right", True, "odd")
+
+
 def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
     with terminal(folder) as screen:
         screen.wait_for("Label 1")

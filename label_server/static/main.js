@@ -83,9 +83,9 @@ function showWaiting() {
   $("resume").hidden = !pairs.away;
   $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || (status.ready && !pairs.none) ? "One moment" : "No pair to show right now";
   let reason = status?.reason || "Getting the next pair…";
-  if (pairs.away) reason = "Your pairs have gone to whoever else labels. Press P, or the button, to go on.";
+  if (pairs.away) reason = `Your pairs have gone to whoever else labels. Press ${TOUCH.matches ? "" : "P, or "}the button to go on.`;
   else if (loading) reason = "Loading the clips…";
-  else if (status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
+  else if (!status?.reason && status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
   if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
   $("waiting-trainer").textContent = status?.trainer && !pairs.away ? `The run: ${status.trainer}` : "";
 }
@@ -163,6 +163,7 @@ function answer(choice) {
   };
   pairs.shift();
   pairs.answered(pair.lease.token);
+  marksOf.set(pair.lease.token, { flag: pair.flag, note: pair.note });
   flash(choice);
   show(); // the next pair first: all else may take its time
   toast(`${SAID[choice]} – ${TOUCH.matches ? "Undo takes it back" : "U to undo"}`);
@@ -235,7 +236,7 @@ async function undoNewest() {
   pairs.forgetAnswered(lease.token);
   tabs.tell({ undone: lease.token });
   paces.pop();
-  await pairs.unshift(lease).catch(() => pairs.fill());
+  await pairs.unshift(lease, marksOf.get(lease.token)).catch(() => pairs.fill());
   show();
   toast("Undone – this pair again");
   side.recent();
@@ -333,13 +334,18 @@ function onKey(event) {
   act(name);
 }
 
+let opener = null; // the button by which the mouse has opened a dialog, which gives the keyboard back to it
+
 function listen() {
   addEventListener("keydown", onKey);
   addEventListener("hashchange", () => location.hash.startsWith("#t=") && location.reload()); // another link
   document.addEventListener("click", (event) => {
     // A click leaves the keyboard with the page: the next Enter is an answer, not the same button again.
-    if (event.detail > 0 && !anyOpen() && event.target.tagName !== "SELECT") document.activeElement?.blur();
+    if (event.detail === 0 || event.target.tagName === "SELECT") return;
+    if (anyOpen()) opener = event.target.closest("#tools button, #start") ?? opener;
+    else document.activeElement?.blur();
   });
+  for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("close", () => { opener?.blur(); opener = null; });
   for (const button of document.querySelectorAll(".answer")) button.addEventListener("click", () => answer(button.dataset.choice));
   for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
   $("pause").addEventListener("click", () => act("pause"));
@@ -352,7 +358,10 @@ function listen() {
   $("invite").addEventListener("click", invite);
   swipes($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && pairs.fill());
+  document.addEventListener("visibilitychange", () => {
+    followEvents();
+    if (document.visibilityState === "visible") pairs.fill();
+  });
   addEventListener("pagehide", () => tabs.leave(pairs.tokens()));
 }
 
@@ -381,9 +390,16 @@ function takeStatus(next) {
 }
 
 let polling = null; // while events do not come
+let events = null;
 
+/** Hears of news while the page is in front: a browser has six connections to a server, for all its tabs together. */
 function followEvents() {
-  const events = new EventSource("/api/events");
+  events?.close();
+  events = null;
+  clearInterval(polling);
+  polling = null;
+  if (document.visibilityState !== "visible") return;
+  events = new EventSource("/api/events");
   events.onmessage = (event) => {
     takeStatus(JSON.parse(event.data));
     if (outbox.trouble) outbox.flush();
@@ -392,7 +408,7 @@ function followEvents() {
   events.onopen = () => { clearInterval(polling); polling = null; };
   events.onerror = () => {
     polling ??= setInterval(() => call("GET", "/api/status").then(takeStatus, () => {}), 2000);
-    if (events.readyState === EventSource.CLOSED) setTimeout(followEvents, 5000, events.close());
+    if (events?.readyState === EventSource.CLOSED) setTimeout(followEvents, 5000);
   };
 }
 
@@ -446,4 +462,5 @@ async function begin() {
 }
 
 const sidesOf = new Map(); // token -> segment ids as shown, for taking back what was not sent
+const marksOf = new Map(); // token -> flag and note of what was answered, for taking it back
 begin();

@@ -36,10 +36,10 @@ export class Pairs {
     return index === 0;
   }
 
-  /** Puts a pair in front of all others; it may be one that is here already. */
-  async unshift(lease) {
+  /** Puts a pair in front of all others, with the marks it had; it may be one that is here already. */
+  async unshift(lease, marks = {}) {
     const known = this.list.find((pair) => pair.lease.token === lease.token);
-    const pair = known ?? { lease, clips: null, flag: false, note: "" };
+    const pair = Object.assign(known ?? { lease, clips: null, flag: false, note: "" }, marks);
     this.list = [pair, ...this.list.filter((other) => other !== pair)];
     await this.load(pair);
   }

@@ -106,7 +106,7 @@ export class Side {
     const asked = (this.asked = (this.asked ?? 0) + 1);
     let rows;
     try {
-      rows = (await call("GET", "/api/history?limit=10")).rows;
+      rows = (await call("GET", "/api/history?limit=4")).rows;
     } catch {
       return;
     }
