@@ -17,7 +17,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -264,13 +264,16 @@ class LabelQueue:
             db.executemany(close, [(self.clock(), token) for token in tokens])
 
     def answer(self, submission: Submission) -> Receipt:
-        """Stores an answer; it is on disk when this returns.
+        """Stores an answer; it is on disk when this returns. One of a clock that goes ahead is of now.
 
         Raises:
             SubmissionError: a field is out of range, or there is no such lease.
         """
         submission.check()
         now = self.clock()
+        ahead = max(0.0, submission.answered_at - now)
+        shown_at, answered_at = submission.shown_at - ahead, submission.answered_at - ahead
+        submission = replace(submission, shown_at=shown_at, answered_at=answered_at)
         with self.db.transaction() as db:
             known = self._row(db, "client_id = ?", (submission.client_id,))
             if known is not None:

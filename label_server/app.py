@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -90,7 +91,9 @@ class LabelApp:
                 name = f"{method}_{path.removeprefix('/api').split('{')[0].strip('/').replace('.json', '')}"
                 routes.append(Route(path, self._handler(path, getattr(self, name)), methods=[method.upper()]))
         guard = Middleware(Guard, bound=host, public=urlsplit(origin).netloc)
-        self.asgi = Starlette(routes=routes, middleware=[guard], lifespan=self._lifespan)
+        self.asgi = Starlette(
+            routes=routes, middleware=[guard], lifespan=self._lifespan, exception_handlers={HTTPException: _no_route}
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -476,6 +479,13 @@ class LabelApp:
 
     async def get_openapi(self, request: Request, _: None) -> Response:
         return JSONResponse(openapi(self.sessions.cookie_name))
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    """What is not there or not asked that way is refused like all else."""
+    assert isinstance(error, HTTPException)
+    wrong = "is not here" if error.status_code == 404 else f"takes no {request.method}"
+    return JSONResponse({"error": f"{request.url.path[:80]} {wrong}"}, error.status_code, headers=error.headers)
 
 
 def _tell(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:

@@ -333,6 +333,57 @@ def test_a_pair_whose_lease_was_over_while_nobody_looked_is_asked_once(browser: 
         assert answer.choice == "left" and not answer.late
 
 
+def test_who_waits_elsewhere_is_told_of_pairs_by_the_title_and_a_sound(browser: Browser, tmp_path: Path) -> None:
+    make_store(tmp_path, 1, {"goal": "4"})
+    with running(tmp_path) as server, opened(browser, server) as page:
+        press(page, "l")
+        page.check("#sound")
+        page.evaluate("""() => {
+            window.tones = 0;
+            const start = OscillatorNode.prototype.start;
+            OscillatorNode.prototype.start = function () {
+                window.tones += this.context.state === 'running';
+                start.call(this);
+            };
+            Object.defineProperty(document, 'visibilityState', {get: () => 'hidden', configurable: true});
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""")
+        with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+            LabelQueue(db).submit(pairs(3, first_seed=100))
+        wait_for_js(page, "document.title === '(3) pairs ready' && window.tones === 1")
+        with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+            assert LabelQueue(db).counts().leased == 0, "a page that nobody sees takes no pairs"
+        page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
+        wait_for_pair(page)
+        assert page.title() == "Which clip is better?"
+
+
+def test_who_is_logged_out_is_told_so_and_loses_nothing(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")
+        (cookie,) = page.context.cookies()
+        page.context.clear_cookies()
+        press(page, "l")
+        page.wait_for_selector("#banner:has-text('open the printed link again. 1 answer is kept')")
+        page.context.add_cookies(
+            [{"name": cookie["name"], "value": cookie["value"], "url": page.url}]
+        )  # as if the link had been opened in another tab
+        wait_for_answers(server, 1)
+        page.wait_for_selector("#banner", state="hidden")
+
+
+def test_a_refusal_is_told_until_the_person_has_gone_on(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wait_for_pair(page)
+        taken = "UPDATE lease SET labeller = 'another' WHERE comparison_id = ?"
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db")) as db, db.transaction() as connection:
+            connection.execute(taken, (shown(page),))
+        press(page, "l")
+        page.wait_for_selector("#banner:has-text('could not be stored')")
+        press(page, "r")
+        page.wait_for_selector("#banner", state="hidden")
+
+
 def test_a_press_that_was_meant_for_the_pair_before_is_none(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         press(page, "l")

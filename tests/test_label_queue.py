@@ -174,6 +174,14 @@ def test_a_clock_that_jumps_neither_loses_an_answer_nor_keeps_a_pair_for_ever(
     assert queue.claim("you", 2)[1].comparison_id == left.comparison_id
 
 
+def test_an_answer_from_the_future_is_of_now(queue: LabelQueue, clock: Clock) -> None:
+    queue.submit(pairs(1))
+    (lease,) = queue.claim("me")
+    queue.answer(submission(lease, shown_at=clock.now + 3600, answered_at=clock.now + 3604))
+    (row,) = queue.history()
+    assert (row.shown_at, row.answered_at) == (clock.now - 4, clock.now)
+
+
 def test_a_lease_lasts_three_times_the_labellers_own_median(queue: LabelQueue, clock: Clock) -> None:
     queue.submit(pairs(6))
     assert queue.claim("me")[0].expires_at == clock.now + 60

@@ -515,6 +515,14 @@ def test_every_reply_has_the_headers(server: Server) -> None:
         assert headers["Cache-Control"], path
 
 
+def test_what_is_not_there_is_refused_in_a_sentence_too(server: Server) -> None:
+    client = server.client("lost")
+    for method, path, code in (("GET", "/nowhere", 404), ("POST", "/api/status", 405), ("GET", "/static/x.js", 404)):
+        found, data, headers = client.request(method, path, None if method == "GET" else b"{}")
+        assert (found, headers["Content-Type"]) == (code, "application/json")
+        assert path in json.loads(data)["error"]
+
+
 def test_bodies_are_bounded_and_checked(server: Server) -> None:
     client = server.client("bodies")
     lease = client.next()[0]

@@ -2,6 +2,9 @@
 
 const SECONDS = 10; // after which a request counts as lost
 
+/** What to do where the server does not know this browser any more. */
+export const LOGGED_OUT = "Please open the printed link again.";
+
 /** The server said no; `body` is its reply. */
 export class Refused extends Error {
   constructor(status, body) {

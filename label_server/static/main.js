@@ -1,7 +1,7 @@
 // The page: shows one pair after another and takes the answers. What it holds can be lost at any moment without
 // loss: answers are in the outbox, pairs are on lease at the server.
 
-import { Refused, call, randomId, store } from "./api.js";
+import { LOGGED_OUT, Refused, call, randomId, store } from "./api.js";
 import { Player, loadClip } from "./clips.js";
 import { Gallery, anyOpen, ask, askNote, showHelp, showQuality } from "./dialogs.js";
 import { keyAction } from "./keys.js";
@@ -9,12 +9,14 @@ import { Outbox } from "./outbox.js";
 import { Pairs } from "./pairs.js";
 import { invite, login, rename } from "./session.js";
 import { Side, duration, number, words } from "./side.js";
+import { chime, soundBox } from "./sound.js";
 import { Tabs } from "./tabs.js";
 import { swipes } from "./touch.js";
 
 const $ = (id) => document.getElementById(id);
 const GUARD_MS = 250; // after a pair appears: presses that were meant for the one before
 const FLASH_MS = 150;
+const POLL_MS = 2000, HIDDEN_POLL_MS = 5000;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const TOUCH = matchMedia("(hover: none) and (pointer: coarse)");
 const PACE_OVER = 20, LEAST_PACES = 5; // newest answers; so many before they say how long the rest takes
@@ -23,7 +25,7 @@ let me, status, outbox, pairs, side, gallery, tabs;
 let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
 let shownClock = 0, replays = 0, pressedAt = null;
 let offset = 0; // server's clock minus ours, seconds
-let newestSeq = null, newestToken = null, lost = null, refusal = "", relabelling = null;
+let newestSeq = null, newestToken = null, lost = null, refusal = "", refusedAfter = 0, relabelling = null;
 const paces = [];
 const now = () => Date.now() / 1000 + offset;
 
@@ -123,10 +125,12 @@ function showStatus() {
 
 function showBanner() {
   const kept = outbox.items().length, trouble = outbox.trouble || (lost && lost.message);
-  let text = refusal;
+  const answers = kept === 1 ? "1 answer is" : `${kept} answers are`;
+  let text = refusal || (lost instanceof Refused ? lost.message : "");
   const done = !kept && status?.goal && status.labels >= status.goal; // then the run may well have ended
-  if (trouble && !refusal && !done) {
-    const answers = kept === 1 ? "1 answer is" : `${kept} answers are`;
+  if (outbox.trouble === LOGGED_OUT || lost?.status === 401) {
+    text = kept ? `${LOGGED_OUT} ${answers} kept in this browser until then.` : LOGGED_OUT;
+  } else if (trouble && !text && !done) {
     const offline = `Offline${kept ? ` – ${answers} kept in this browser` : ""}. Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
     text = status?.ended ? `${status.ended}${kept ? ` ${answers} still kept in this browser, for when it goes on.` : ""}` : offline;
   }
@@ -350,6 +354,7 @@ function listen() {
   for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
   $("pause").addEventListener("click", () => act("pause"));
   $("resume").addEventListener("click", goOn);
+  soundBox($("sound"));
   $("start").addEventListener("click", () => act("start"));
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
@@ -360,6 +365,7 @@ function listen() {
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());
   document.addEventListener("visibilitychange", () => {
     followEvents();
+    showStatus();
     if (document.visibilityState === "visible") pairs.fill();
   });
   addEventListener("pagehide", () => tabs.leave(pairs.tokens()));
@@ -380,25 +386,33 @@ function fromOtherTab({ answered, undone }) {
 // Beginning
 
 function takeStatus(next) {
+  if (next.goal && next.labels >= next.goal) next.ready = 0; // nobody is asked any more
   const woken = next.ready > 0 && pairs.list.length === 0;
+  if (woken && !pairs.away && status?.ready === 0) chime();
   status = next;
   offset = next.now - Date.now() / 1000;
   showStatus();
   side.status(next);
   if (!shown) showWaiting();
-  if (woken) pairs.fill();
+  if (woken && document.visibilityState === "visible") pairs.fill();
 }
 
 let polling = null; // while events do not come
 let events = null;
 
-/** Hears of news while the page is in front: a browser has six connections to a server, for all its tabs together. */
+/**
+ * Hears of news at once while the page is in front, and else asks: a browser has six connections to a server, for all
+ * its tabs together.
+ */
 function followEvents() {
   events?.close();
   events = null;
   clearInterval(polling);
   polling = null;
-  if (document.visibilityState !== "visible") return;
+  if (document.visibilityState !== "visible") {
+    polling = setInterval(askStatus, HIDDEN_POLL_MS);
+    return;
+  }
   events = new EventSource("/api/events");
   events.onmessage = (event) => {
     takeStatus(JSON.parse(event.data));
@@ -407,9 +421,13 @@ function followEvents() {
   };
   events.onopen = () => { clearInterval(polling); polling = null; };
   events.onerror = () => {
-    polling ??= setInterval(() => call("GET", "/api/status").then(takeStatus, () => {}), 2000);
+    polling ??= setInterval(askStatus, POLL_MS);
     if (events?.readyState === EventSource.CLOSED) setTimeout(followEvents, 5000);
   };
+}
+
+function askStatus() {
+  call("GET", "/api/status").then(takeStatus, () => {});
 }
 
 async function begin() {
@@ -424,11 +442,13 @@ async function begin() {
       if (item.path === "/api/answer") [newestSeq, newestToken] = [receipt.seq, item.body.token];
       if (receipt.status === "conflict") toast("That pair already had an answer of yours, which stays");
       if (item.path === "/api/edit") newestSeq = null;
+      if (outbox.added > refusedAfter) refusal = ""; // they have gone on
       if (pairs.list.length < 4 || item.path === "/api/edit") pairs.fill();
       side.recent();
     },
     refused(item, error) {
       refusal = `An answer could not be stored: ${error.message}.`;
+      refusedAfter = outbox.added;
       store.set(`refused/${me.run}/${item.body.client_id}`, JSON.stringify({ ...item, error: error.message }));
       pairs.fill();
     },
@@ -447,7 +467,6 @@ async function begin() {
     broken: (why) => toast(`A pair cannot be shown, and is left out: ${why}`),
     lost(error) {
       lost = error;
-      if (error instanceof Refused) refusal = error.status === 401 ? "Please open the printed link again." : error.message;
       showBanner();
     },
   });

@@ -2,7 +2,7 @@
 // Each has a key of its own, so that two tabs never write over each other's; the server knows them by client_id, so
 // that one sent twice is stored once.
 
-import { Refused, call, store } from "./api.js";
+import { LOGGED_OUT, Refused, call, store } from "./api.js";
 
 const FIRST_DELAY = 500, LONGEST_DELAY = 15000; // milliseconds between tries
 
@@ -13,7 +13,7 @@ export class Outbox {
     this.hooks = hooks;
     this.trouble = ""; // why nothing gets through now
     this.delay = 0;
-    this.counter = 0;
+    this.added = 0; // by this page, whatever became of it
     addEventListener("online", () => this.flush());
   }
 
@@ -22,7 +22,7 @@ export class Outbox {
   }
 
   add(path, body) {
-    const order = `${String(Date.now()).padStart(14, "0")}-${String(this.counter++).padStart(6, "0")}`;
+    const order = `${String(Date.now()).padStart(14, "0")}-${String(this.added++).padStart(6, "0")}`;
     store.set(`${this.prefix}${order}-${body.client_id}`, JSON.stringify({ path, body, tried: false }));
     this.hooks.changed();
     this.flush();
@@ -59,7 +59,7 @@ export class Outbox {
           if (error.body.status === "conflict") this.hooks.received(item, error.body);
           else this.hooks.refused(item, error);
         } else {
-          this.wait(error.message);
+          this.wait(error.status === 401 ? LOGGED_OUT : error.message);
           return false;
         }
       }
