@@ -39,7 +39,8 @@ class Shared:
             policy.move_to(arena, fill=leads)
         sizes = (config.n_steps, config.n_envs)
         rollout = Rollout.allocate(env_info(env_id), *sizes, arena, policy.channels_last, policy.memory_size)
-        shares = [[arena.tensor(weight) for weight in policy.weights()] for _ in range(size - 1)]
+        # In float32, whatever computes: each process then casts its own share.
+        shares = [[arena.tensor(parameter) for parameter in policy.parameters()] for _ in range(size - 1)]
         return cls(policy, rollout, shares)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,28 +27,36 @@ LOSSES = ("policy_loss", "value_loss", "entropy")
 class RMSProp(Optimizer):
     """RMSProp with epsilon inside the root, as TensorFlow has it and the paper's A2C settings expect.
 
-    PyTorch adds epsilon outside, which makes the first steps on rarely active weights far larger.
+    PyTorch adds epsilon outside, which makes the first steps on rarely active weights far larger. Computed by PyTorch's
+    fused Adagrad, which takes a third of the time: its sum of squared gradients is made to decay. For an average v of
+    squares, v + epsilon is (1 - alpha) times that sum.
     """
 
     def __init__(self, params: list[nn.Parameter], lr: float, alpha: float = 0.99, eps: float = 1e-5) -> None:
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps})
         for param in params:
-            self.state[param]["square_avg"] = torch.ones_like(param)
-        self._roots = {param: torch.empty_like(param) for param in params}
+            at_first = torch.full_like(param, (1 + eps) / (1 - alpha))  # an average of 1
+            self.state[param] = {"sum": at_first, "step": torch.zeros((), device=param.device)}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
+            sums, steps = ([self.state[p][name] for p in params] for name in ("sum", "step"))
+            share = 1 - group["alpha"]
+            least = torch.tensor(group["eps"] / share, device=params[0].device)  # without gradients it comes to that
+            torch._foreach_lerp_(sums, [least] * len(sums), share)
+            fixed: dict[str, Any] = {"lr_decay": 0.0, "weight_decay": 0.0, "eps": 0.0, "maximize": False}
             grads = [p.grad for p in params]
-            averages = [self.state[p]["square_avg"] for p in params]
-            torch._foreach_mul_(averages, group["alpha"])
-            torch._foreach_addcmul_(averages, grads, grads, 1 - group["alpha"])
-            roots = [self._roots[p] for p in params]  # kept: new memory would cost as much as the arithmetic
-            torch._foreach_copy_(roots, averages)
-            torch._foreach_add_(roots, group["eps"])
-            torch._foreach_sqrt_(roots)
-            torch._foreach_addcdiv_(params, grads, roots, -group["lr"])
+            torch._fused_adagrad_(params, grads, sums, steps, lr=group["lr"] / math.sqrt(share), **fixed)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            for param in group["params"]:
+                if "square_avg" in (state := self.state[param]):  # of a checkpoint from before this was fused
+                    state["sum"] = (state.pop("square_avg") + group["eps"]) / (1 - group["alpha"])
+                    state["step"] = torch.zeros((), device=param.device)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,12 @@ def segment(seed: int, steps: int = LENGTH) -> Segment:
     return Segment(ENV_ID, observations, actions, rewards, stack=1, policy_step=0, seed=seed, fps=30.0)
 
 
+def pixels(frames: np.ndarray) -> Segment:
+    """Frames (T + 3, H, W), of which four make an observation."""
+    steps = len(frames) - 3
+    return Segment(ENV_ID, frames, np.zeros(steps, np.int64), np.zeros(steps, np.float32), 4, 0, seed=0, fps=15.0)
+
+
 def comparison(number: int) -> Comparison:
     return Comparison(segment(2 * number), segment(2 * number + 1), flip=False)
 
@@ -97,6 +103,17 @@ def test_the_preference_loss_is_bounded_and_keeps_its_gradient_finite() -> None:
     assert unbounded.tolist() == pytest.approx([1e4, 30, math.log(2), 0, 0], abs=1e-4)
     unbounded.sum().backward()
     assert differences.grad is not None and differences.grad.tolist() == pytest.approx([-1, -1, -0.5, 0, 0], abs=1e-4)
+
+
+def test_stacks_of_four_frames_are_mixed_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    segments = [pixels(rng.integers(256, size=(steps + 3, 6, 5), dtype=np.uint8)) for steps in (4, 1, 7)]
+    segments.append(segments[0].crop(1, 2))
+    quick = reward_predictor._observations(segments, None)
+    monkeypatch.setattr(sys, "byteorder", "big")  # where the quick way would turn the stacks round
+    plain = reward_predictor._observations(segments, None)
+    assert torch.equal(quick, plain) and quick.is_contiguous(memory_format=torch.channels_last)
+    assert np.array_equal(quick.numpy(), np.concatenate([segment.stacked() for segment in segments]))
 
 
 def test_the_return_loss_is_the_mean_squared_error_over_both_segments_of_a_pair() -> None:

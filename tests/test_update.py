@@ -123,6 +123,18 @@ def test_rmsprop_goes_on_from_its_saved_state() -> None:
     assert torch.equal(other, weight)
 
 
+def test_rmsprop_goes_on_from_the_average_that_older_checkpoints_hold() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    new, old = (RMSProp([weight], lr=0.1) for weight in weights)
+    state = old.state_dict()
+    state["state"][0] = {"square_avg": torch.ones(3)}  # what every average begins with
+    old.load_state_dict(state)
+    for weight, optimizer in zip(weights, (new, old), strict=True):
+        weight.grad = torch.tensor([0.1, -2.0, 0.0])
+        optimizer.step()
+    assert weights[0].tolist() == pytest.approx(weights[1].tolist(), rel=1e-5) and weights[0][0] < 0
+
+
 @pytest.mark.parametrize("scale", [0.001, 100.0])
 @pytest.mark.parametrize("n_actions", [4, None])
 def test_a2c_descends_the_literal_gradient_clipped_in_norm(n_actions: int | None, scale: float) -> None:
