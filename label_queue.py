@@ -43,7 +43,7 @@ LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for ans
 
 ROW = (
     *("seq", "comparison_id", "labeller", "choice", "preferred", "shown_left", "shown_at", "answered_at"),
-    *("watched_ms", "replays", "speed", "late", "flag", "note", "lease_token", "segment_a", "segment_b"),
+    *("watched_ms", "replays", "speed", "late", "flag", "note", "lease_token", "supersedes", "segment_a", "segment_b"),
 )
 SELECT_ROW = f"SELECT {', '.join(ROW)} FROM answer JOIN comparison ON comparison.id = comparison_id"
 IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n WHERE n.supersedes = answer.seq)"
@@ -267,17 +267,19 @@ class LabelQueue:
         """Stores an answer; it is on disk when this returns. One of a clock that goes ahead is of now.
 
         Raises:
-            SubmissionError: a field is out of range, or there is no such lease.
+            SubmissionError: a field is out of range, there is no such lease, or another answer has this client_id.
         """
         submission.check()
         now = self.clock()
         ahead = max(0.0, submission.answered_at - now)
-        shown_at, answered_at = submission.shown_at - ahead, submission.answered_at - ahead
-        submission = replace(submission, shown_at=shown_at, answered_at=answered_at)
+        # A clock that was put back while the pair was looked at would make that shorter than nothing.
+        shown_at = min(submission.shown_at, submission.answered_at) - ahead
+        submission = replace(submission, shown_at=shown_at, answered_at=submission.answered_at - ahead)
         with self.db.transaction() as db:
-            known = self._row(db, "client_id = ?", (submission.client_id,))
+            about = {"labeller": submission.labeller, "lease_token": submission.token}
+            known = self._known(db, submission.client_id, {**about, "supersedes": submission.supersedes})
             if known is not None:
-                return Receipt("known", known["seq"], _side(known))
+                return known
             lease = db.execute(
                 "SELECT comparison_id, labeller, flip, kind, expires_at, closed_at, segment_a, segment_b FROM lease "
                 "JOIN comparison ON comparison.id = comparison_id WHERE token = ?",
@@ -316,10 +318,11 @@ class LabelQueue:
         Args:
             flag, note: None: as they are.
 
-        Raises SubmissionError if a field is out of range.
+        Raises SubmissionError if a field is out of range, or another answer has this client_id.
         """
-        with self.db.transaction():
-            if (known := self.known(client_id)) is not None:
+        with self.db.transaction() as db:
+            known = self._known(db, client_id, {"labeller": labeller, "supersedes": seq})
+            if known is not None:
                 return known
             rows = self.history(labeller, before_seq=seq + 1, limit=1)
             if not rows or rows[0].seq != seq:
@@ -331,11 +334,6 @@ class LabelQueue:
             looked = (row.watched_ms, row.replays, row.speed)
             said = (row.flag if flag is None else flag, row.note if note is None else note)
             return self.answer(Submission(*about, *looked, *said, supersedes=seq))
-
-    def known(self, client_id: str) -> Receipt | None:
-        """What became of the submission with this id; None if there was none."""
-        rows = self.db.read(f"{SELECT_ROW} WHERE client_id = ?", (client_id,))
-        return Receipt("known", rows[0][0], _side(dict(zip(ROW, rows[0], strict=True)))) if rows else None
 
     def undo(self, labeller: str) -> Lease | None:
         """Takes the labeller's newest effective answer back; its pair is on lease again, first in line, sides kept.
@@ -536,6 +534,18 @@ class LabelQueue:
         ).fetchone()
         left, right = (b, a) if flip else (a, b)
         return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, steps)
+
+    def _known(self, db: sqlite3.Connection, client_id: str, about: dict[str, object]) -> Receipt | None:
+        """What became of the submission with this id, if there was one, which must have been the same one.
+
+        Raises SubmissionError if not: who counts their answers from 1 at each start would lose those of the second.
+        """
+        row = self._row(db, "client_id = ?", (client_id,))
+        if row is None:
+            return None
+        if any(row[name] != value for name, value in about.items()):
+            raise SubmissionError(f"client_id {client_id} is that of another answer; make a new one for each.")
+        return Receipt("known", row["seq"], _side(row))
 
     def _current(self, db: sqlite3.Connection, comparison_id: str, labeller: str, kind: str) -> dict | None:
         """The labeller's effective answer to the pair, where a repetition is another question."""

@@ -182,6 +182,16 @@ def test_an_answer_from_the_future_is_of_now(queue: LabelQueue, clock: Clock) ->
     assert (row.shown_at, row.answered_at) == (clock.now - 4, clock.now)
 
 
+def test_a_pair_is_looked_at_for_no_less_than_nothing_where_the_clock_was_put_back_meanwhile(
+    queue: LabelQueue,
+) -> None:
+    queue.submit(pairs(1))
+    (lease,) = queue.claim("me")
+    queue.answer(submission(lease, shown_at=3700.0, answered_at=104.0))
+    (row,) = queue.history()
+    assert (row.shown_at, row.answered_at) == (104.0, 104.0)
+
+
 def test_a_lease_lasts_three_times_the_labellers_own_median(queue: LabelQueue, clock: Clock) -> None:
     queue.submit(pairs(6))
     assert queue.claim("me")[0].expires_at == clock.now + 60
@@ -271,6 +281,23 @@ def test_duplicates_and_answers_in_any_order_are_stored_once(queue: LabelQueue) 
     double = queue.answer(replace(sent[0], client_id="another-tab", choice="right"))
     assert (double.status, double.seq, double.choice) == ("conflict", receipts[1].seq, "left")
     assert len(stored(queue)) == 3
+
+
+def test_a_client_id_that_is_used_again_for_something_else_is_refused_and_not_taken_for_stored(
+    queue: LabelQueue,
+) -> None:
+    queue.submit(pairs(3))
+    mine, other = queue.claim("me", 2)
+    (theirs,) = queue.claim("you")
+    first = queue.answer(submission(mine, client_id="1"))
+    for again in (submission(other, client_id="1"), submission(theirs, labeller="you", client_id="1")):
+        with pytest.raises(SubmissionError, match="that of another answer"):
+            queue.answer(again)
+    with pytest.raises(SubmissionError, match="that of another answer"):
+        queue.edit("1", "me", first.seq, "right")
+    changed = queue.edit("2", "me", first.seq, "right")
+    assert changed is not None and queue.edit("2", "me", first.seq, "right") == replace(changed, status="known")
+    assert queue.answer(submission(mine, client_id="1")) == replace(first, status="known"), "sent once more"
 
 
 def test_an_answer_can_be_changed_and_a_change_of_what_is_gone_is_a_conflict(queue: LabelQueue) -> None:
