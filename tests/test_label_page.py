@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Dialog, Page, Route
 
 from gatherers import QueueGatherer
 from label_queue import HistoryRow, LabelQueue, Submission
@@ -293,7 +293,7 @@ def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser
         current = wait_for_pair(page)
         wait_for_js(page, "document.querySelectorAll('#recent .thumb').length === 2")
         page.click("#recent .thumb >> nth=1")
-        page.wait_for_selector("#relabel:has-text('left is better')")
+        page.get_by_role("status").filter(has_text="You said: left is better").wait_for()
         assert shown(page) == first
         press(page, "r")
         assert shown(page) == current, "back to the pair that was there"
@@ -453,6 +453,8 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
             assert choice
         tap(page, "[data-choice=right]")
         answers = wait_for_answers(server, 5)
+        page.tap("[data-do=break]")
+        wait_for_js(page, "document.querySelectorAll('#recent .thumb').length === 4")  # the column is seen only now
     assert [row.choice for row in answers] == [*choices, "right"]
 
 
@@ -639,6 +641,81 @@ def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server)
         page.keyboard.press("l")  # any key goes on, and is no answer
         assert wait_for_pair(page)
         assert rows(server) == []
+
+
+def test_on_a_break_undo_ends_it_and_an_earlier_answer_is_changed_by_one_press(
+    browser: Browser, server: Server
+) -> None:
+    with opened(browser, server) as page:
+        asked = wait_for_pair(page)
+        press(page, "l")
+        wait_for_answers(server, 1)
+        page.keyboard.press("p")
+        page.wait_for_selector("#resume")
+        page.click("[data-do=undo]")
+        wait_for_js(page, f"asked => {LOADED} === asked", asked)
+        press(page, "l")
+        wait_for_answers(server, 1)
+        page.keyboard.press("p")
+        page.click("[data-do=gallery]")
+        page.click("#gallery .thumb")
+        page.wait_for_selector("#relabel")
+        page.wait_for_timeout(300)
+        page.keyboard.press("r")
+        wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "changed")
+        page.wait_for_selector("#resume")
+
+
+def test_pairs_that_were_on_their_way_when_a_break_began_are_given_back(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        held: list[Route] = []
+        page.route("**/api/next", lambda route: held.append(route))
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        while not held:
+            page.wait_for_timeout(10)
+        with page.expect_response("**/api/release"):
+            page.keyboard.press("p")
+        with page.expect_response("**/api/release"):
+            held[0].continue_()
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+            assert LabelQueue(db).counts().leased == 0
+
+
+def test_answers_are_sent_in_their_order_also_where_the_clock_was_put_back(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.route("**/api/answer", lambda route: route.abort())
+        press(page, "l")
+        page.evaluate("(now => { Date.now = () => now() - 3600e3; })(Date.now)")
+        press(page, "r")
+        page.unroute("**/api/answer")
+        assert [row.choice for row in wait_for_answers(server, 2)] == ["left", "right"]
+
+
+def test_another_name_waits_for_the_answers_that_were_given_by_the_first(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.route("**/api/answer", lambda route: route.abort())
+        said: list[str] = []
+
+        def heard(dialog: Dialog) -> None:
+            said.append(dialog.message)
+            dialog.accept()
+
+        def take(name: str) -> None:
+            page.click("#rename")
+            page.fill("#name", name)
+            page.keyboard.press("Enter")
+
+        page.on("dialog", heard)
+        press(page, "l")
+        page.keyboard.press("h")
+        take("too early")
+        while not said:
+            page.wait_for_timeout(10)
+        page.unroute("**/api/answer")
+        (answer,) = wait_for_answers(server, 1)
+        with page.expect_event("load"):
+            take("Ann")
+    assert answer.labeller == "me" and "still on their way" in said[0]
 
 
 def test_speed_is_remembered_and_pause_holds_the_frame(browser: Browser, server: Server) -> None:

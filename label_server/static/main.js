@@ -238,6 +238,7 @@ async function undoNewest() {
     if (!lease) return toast("There is nothing to undo");
   }
   pairs.forgetAnswered(lease.token);
+  if (pairs.away) goOn();
   tabs.tell({ undone: lease.token });
   paces.pop();
   await pairs.unshift(lease, marksOf.get(lease.token)).catch(() => pairs.fill());
@@ -334,7 +335,7 @@ function onKey(event) {
   if (!name) return;
   event.preventDefault();
   if (event.repeat && name !== "back" && name !== "on") return;
-  if (pairs.away) return goOn();
+  if (pairs.away && !relabelling) return goOn();
   act(name);
 }
 
@@ -359,7 +360,7 @@ function listen() {
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
   $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
-  $("rename").addEventListener("click", () => rename(me));
+  $("rename").addEventListener("click", () => rename(me, () => outbox.flush()));
   $("invite").addEventListener("click", invite);
   swipes($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());

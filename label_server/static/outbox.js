@@ -22,7 +22,10 @@ export class Outbox {
   }
 
   add(path, body) {
-    const order = `${String(Date.now()).padStart(14, "0")}-${String(this.added++).padStart(6, "0")}`;
+    this.added += 1;
+    // Behind all that wait, also where the clock was put back meanwhile.
+    const newest = parseInt(this.items().at(-1)?.key.slice(this.prefix.length) ?? "0", 10);
+    const order = String(Math.max(Date.now(), newest + 1)).padStart(14, "0");
     store.set(`${this.prefix}${order}-${body.client_id}`, JSON.stringify({ path, body, tried: false }));
     this.hooks.changed();
     this.flush();

@@ -71,7 +71,7 @@ export class Pairs {
     const sent = () => new Set(this.outbox.items().map((item) => item.body.token));
     const before = sent(); // these are still on lease for the server
     const { leases, status } = await call("POST", "/api/next", { n: Math.min(MOST, 1 + AHEAD + before.size) });
-    if (this.away) return;
+    if (this.away) return this.release(leases.map((lease) => lease.token)); // the break began meanwhile
     this.none = leases.length === 0; // for me; others may be given some
     const answered = new Set([...before, ...sent(), ...(this.justAnswered ?? [])]);
     const granted = new Set(leases.map((lease) => lease.token));

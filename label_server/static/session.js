@@ -32,9 +32,11 @@ export async function login(say) {
   }
 }
 
-export async function rename(me) {
+/** Takes another name; `flush` sends what waits in this browser under the one that there is, by which alone it may. */
+export async function rename(me, flush) {
   const name = await askName(me.labeller);
   if (!name) return;
+  if (!(await flush())) return alert("Not yet: answers of yours are still on their way. Try again when they have arrived.");
   try {
     await call("POST", "/api/name", { labeller: name });
   } catch (error) {

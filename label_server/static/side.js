@@ -76,6 +76,8 @@ export class Side {
     this.open = open;
     this.episode = null;
     setInterval(() => this.visible() && this.curves(), 15000);
+    // On a narrow screen the column appears when there is no pair, and was not kept up until then.
+    new IntersectionObserver((seen) => seen.at(-1).isIntersecting && this.recent()).observe(document.querySelector("aside"));
   }
 
   /** Whether somebody can see the column: the page is in front, and wide or waiting. */
