@@ -473,6 +473,15 @@ def test_on_a_phone_on_its_side_all_is_in_reach(browser: Browser, server: Server
         assert [row.choice for row in wait_for_answers(server, 1)] == ["right"]
 
 
+def test_on_a_screen_that_is_enlarged_twice_nothing_is_cut_off(browser: Browser, server: Server) -> None:
+    with opened(browser, server, viewport={"width": 640, "height": 400}, device_scale_factor=2) as page:
+        boxes = page.evaluate(
+            "[...document.querySelectorAll('main button, main select, main kbd, canvas')].filter(e => e.offsetParent)"
+            ".map(e => e.getBoundingClientRect().right)"
+        )
+        assert len(boxes) > 14 and max(boxes) <= 640
+
+
 def assert_both_clips_are_seen(page: Page) -> None:
     """On a screenshot: both clips are on the page in their colours, of one size, and no part lies over another."""
     wait_for_js(page, "!document.querySelector('#stage .chosen')")
