@@ -11,13 +11,13 @@ from html import escape
 
 from processes import USER_ERRORS
 from report.runs import Missing
-from run_folder import git_revision
+from run_folder import git_revision, short_revision
 
 GENERATOR = "run.py report"
 STYLE = """
 :root { color-scheme: light dark; --text: #1c1e22; --dim: #5b616b; --page: #ffffff; --card: #f4f5f7; --line: #d9dce1; }
 body { margin: 0 auto; max-width: 1160px; padding: 16px; background: var(--page); color: var(--text);
-  font: 16px/1.5 system-ui, sans-serif; }
+  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; line-height: 1.3; margin: .3em 0; }
 h2 { font-size: 1.2rem; margin: 2em 0 .4em; border-top: 1px solid var(--line); padding-top: .8em; }
 h3 { font-size: 1.05rem; margin: 1.6em 0 .3em; } h4 { margin: 1em 0 .2em; }
@@ -67,7 +67,7 @@ class Report:
 
     def page(self, title: str) -> str:
         """The whole page, with the names of the figures' files in its head."""
-        made = f"Made {datetime.now():%Y-%m-%d %H:%M} by {GENERATOR}, commit {git_revision()}."
+        made = f"Made {datetime.now():%Y-%m-%d %H:%M} by {GENERATOR}, commit {short_revision(git_revision())}."
         return f"""<!doctype html>
 <html lang="en">
 <head>

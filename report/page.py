@@ -8,10 +8,11 @@ from html import escape
 
 from report import sections, words
 from report.markup import Report, missing, note, plain, slug, table
-from report.runs import NAMED, Experiment, Run
+from report.runs import NAMED, Experiment, Run, Verdict
 from run_folder import short_revision
 
 DETAILED = 3  # experiments of which one run is shown closely: more would make the page too large
+COLOURS: dict[Verdict, str] = {"learned": "good", "learned a little": "some", "did not learn": "bad", "unknown": ""}
 
 
 def build(experiments: Sequence[Experiment]) -> tuple[str, dict[str, bytes]]:
@@ -45,12 +46,17 @@ def _header(experiments: Sequence[Experiment]) -> str:
         why = note(words.reason(run.outcome)) if run.trains_policy and run.outcome.verdict != "unknown" else ""
         headline = f"<h1>{escape(words.headline(run))}</h1>"
         return f'<header id="verdict">{about}<p>{_verdict(run)}</p>{headline}{_error(run)}{why}{_tiles(run)}</header>'
-    lines = [f"<h1>{escape(f'{e.name}. {words.headline_of(e)}')}</h1>" for e in experiments]
-    return f'<header id="verdict">{"".join(lines)}{note(words.RULE)}</header>'
+    lines = [
+        f"<p>{_verdict_of(e)}</p><h1>{escape(f'{e.name}. {words.headline_of(e)}')}</h1>"
+        f"{''.join(_error(run, run.name) for run in e.runs)}"
+        for e in experiments
+    ]
+    goals = dict.fromkeys(f"{run.env_id}: {words.goal(run.outcome)}" for run in runs if run.trains_policy)  # each once
+    return f'<header id="verdict">{"".join(lines)}{note(" ".join([*goals, words.RULE]))}</header>'
 
 
-def _error(run: Run) -> str:
-    return missing(f"It ended with an error: {run.error}") if run.error else ""
+def _error(run: Run, name: str = "It") -> str:
+    return missing(f"{name} ended with an error: {run.error}") if run.error else ""
 
 
 def _verdict(run: Run) -> str:
@@ -59,9 +65,24 @@ def _verdict(run: Run) -> str:
     if not run.trains_policy:
         return status or f'<span class="verdict">{run.status}</span>'
     verdict = run.outcome.verdict
-    kind = {"learned": "good", "learned a little": "some", "did not learn": "bad", "unknown": ""}[verdict]
-    text = "nothing known yet" if verdict == "unknown" else verdict
-    return f'<span class="verdict {kind}">{text}</span>{status}'
+    return f'<span class="verdict {COLOURS[verdict]}">{_told(verdict)}</span>{status}'
+
+
+def _verdict_of(experiment: Experiment) -> str:
+    """The verdicts on an experiment's runs as coloured words, with how many there are of each."""
+    runs = experiment.runs
+    if len(runs) == 1 or not runs[0].trains_policy:
+        return _verdict(runs[0])
+    verdicts = [run.outcome.verdict for run in runs]
+    return " ".join(
+        f'<span class="verdict {colour}">{verdicts.count(verdict)} of {len(runs)} {_told(verdict)}</span>'
+        for verdict, colour in COLOURS.items()
+        if verdict in verdicts
+    )
+
+
+def _told(verdict: Verdict) -> str:
+    return "nothing known yet" if verdict == "unknown" else verdict
 
 
 def _tiles(run: Run) -> str:

@@ -38,7 +38,7 @@ def reward(report: Report, group: Sequence[Experiment], suffix: str) -> str:
         charts.append(missing("No labels were used, so there is no curve against labels."))
     notes = []
     if any(len(experiment.runs) > 1 for experiment in training):
-        notes.append("Seeds are compared over the range that all of them have reached.")
+        notes.append("Each mean is of the seeds that have come so far, whose number the legend has.")
     if any(run.evaluations for run in runs):
         notes.append("Evaluations are episodes played aside from training, behind them the training episodes.")
     else:

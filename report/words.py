@@ -97,10 +97,15 @@ def measured(outcome: Outcome) -> str:
 
 def reason(outcome: Outcome) -> str:
     """Why the verdict is what it is, with the figure that the run is compared with."""
-    goal = outcome.target
-    if goal is None:
-        return f"No goal is known for this environment. {RULE}"
-    return f"The goal here is {number(goal.reward)} ({goal.who}). {RULE}"
+    return f"{goal(outcome)} {RULE}"
+
+
+def goal(outcome: Outcome) -> str:
+    """The figure that a run is compared with."""
+    target = outcome.target
+    if target is None:
+        return "No goal is known for this environment."
+    return f"The goal here is {number(target.reward)} ({target.who})."
 
 
 def headline_of(experiment: Experiment) -> str:
@@ -114,6 +119,8 @@ def headline_of(experiment: Experiment) -> str:
     words += [f"{verdicts.count('unknown')} unknown"] if "unknown" in verdicts else []
     running = sum(run.status == "running" for run in runs)
     words += [f"{running} still running"] if running else []
+    stopped = sum(run.status == "stopped" for run in runs)
+    words += [f"{stopped} stopped before {'its' if stopped == 1 else 'their'} end"] if stopped else []
     after = [run.outcome.after for run in runs if not math.isnan(run.outcome.after)]
     before = [run.outcome.before for run in runs if not math.isnan(run.outcome.before)]
     if not after:

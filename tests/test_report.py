@@ -24,6 +24,7 @@ from report.references import REFERENCES, target
 from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
 from reward_predictor import PairBatch, TrainingPair, preference_loss
 from run_folder import RunFolder, in_use
+from tests.browser import PROGRAM, WHY_NOT, chromium
 
 ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
@@ -255,6 +256,20 @@ def test_names_are_escaped(dot: Path) -> None:
     assert "<b>a&b" in page.sections["verdict"] and "<b>a" not in page.source
 
 
+@pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
+@pytest.mark.slow
+def test_a_page_is_no_wider_than_a_phone(dot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.markup.git_revision", lambda: f"{'0123456789' * 4}+changes")
+    with (dot / "log.txt").open("a") as file:
+        file.write(f" INFO command: run.py --resume dot\n ERROR /{'a-folder-' * 9}/prefs.db cannot be read\n")
+    long = dot.rename(dot.with_name("a_name_without_any_place_to_break_it_in_two"))
+    page_of(long)
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto((long / "report" / PAGE).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 # -- parts that are missing --------------------------------------------------------------------------------------------
 
 
@@ -355,6 +370,24 @@ def test_seeds_are_one_experiment_with_its_spread(seeds: tuple[Path, Path], tmp_
     grid, values = common
     assert grid[0] == 0 and grid[-1] == 2000
     assert values[0, 0] == -1 and values[1, -1] == 20 and np.allclose(values[1] - values[0], 2)
+
+
+def test_several_runs_tell_their_verdicts_in_colour_and_which_stopped(seeds: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = (shutil.copytree(folder, tmp_path / folder.name) for folder in seeds)
+    write_progress(first, [-1.0, 5.0, 18.0])
+    write_progress(second, [1.0, 1.0])
+    with (second / "log.txt").open("a") as file:
+        file.write("2026-01-01 00:00:00,000 INFO command: run.py --resume seed1\n")
+        file.write("2026-01-01 00:00:01,000 ERROR the a2c process was killed by SIGKILL\n")
+    assert report(first, second, "--output", tmp_path / "both") == 0
+    page = Page(tmp_path / "both" / PAGE)
+    assert '<span class="verdict good">1 of 2 learned</span>' in page.source
+    assert '<span class="verdict bad">1 of 2 did not learn</span>' in page.source
+    told = page.sections["verdict"]
+    assert "1 of 2 runs learned, 1 did not learn, 1 stopped before its end: true reward 9.5" in told
+    assert "seed1 ended with an error: the a2c process was killed by SIGKILL" in told
+    assert f"{DOT}: The goal here is 20.0 (original implementation, true reward)." in told
+    assert "Each mean is of the seeds that have come so far" in page.sections["reward"]
 
 
 def test_different_experiments_stand_apart(seeds: tuple[Path, Path], tmp_path: Path) -> None:
