@@ -25,6 +25,9 @@ from run_folder import n_cores, read_config
 
 CORES_PER_RUN = 2
 BYTES_PER_RUN = 4e9  # what a run of Pong takes, with 3,000 labels held
+MEMORY_FREE = Path("/proc/meminfo")
+# What a container may have, by the second and the first version of Linux's control groups.
+MEMORY_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
 PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
@@ -226,9 +229,14 @@ def _cores(n_runs: int) -> list[set[int]]:
 
 
 def at_once_by_default() -> int:
-    """How many runs the machine carries."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(n_cores() // CORES_PER_RUN, int(memory // BYTES_PER_RUN)))
+    """How many runs the machine carries, beside what else it does."""
+    memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    if MEMORY_FREE.exists():
+        lines = MEMORY_FREE.read_text().splitlines()
+        memory += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    limits = [path.read_text().strip() for path in MEMORY_LIMITS if path.exists()]
+    memory += [int(limit) for limit in limits if limit.isdigit()]  # else "max": there is none
+    return max(1, min(n_cores() // CORES_PER_RUN, int(min(memory) // BYTES_PER_RUN)))
 
 
 def _flags(name: str, seed: int, run: Path) -> tuple[str, ...]:
@@ -239,7 +247,10 @@ def _check_same(name: str, seed: int, run: Path) -> None:
     """Raises UserError if the folder is there and holds a run that was started with other settings."""
     if not run.exists():
         return
-    there = settings(RunConfig.from_dict(read_config(run)).as_dict())
+    try:
+        there = settings(RunConfig.from_dict(read_config(run)).as_dict())
+    except UserError as error:
+        raise UserError(f"{run} cannot be gone on with: {error} Give another --log_dir to start anew.") from error
     wanted = settings(parse(list(_flags(name, seed, run))).as_dict())
     differing = [f"--{flag} {there[flag]}, not {value}" for flag, value in wanted.items() if there[flag] != value]
     if differing:
@@ -256,7 +267,7 @@ def is_done(run: Path) -> bool:
     steps = [int(path.stem.removeprefix("step-")) for path in checkpoint.list_checkpoints(run / "policy")]
     if policy["eval_interval_million_timesteps"]:
         steps = [min(max(steps, default=0), int(row["steps"])) for row in read_evaluations(run)]
-    return max(steps, default=0) >= policy["million_timesteps"] * 1e6
+    return max(steps, default=0) >= round(policy["million_timesteps"] * 1e6)
 
 
 def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import config
 import experiments
 from envs import draw_states
-from experiments import EXPERIMENTS, Experiment, is_done, reproduce
+from experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
 from pref_db import draw_with
 from processes import UserError
 from report import figures
@@ -106,6 +107,43 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
     assert not is_done(tmp_path / "trial-seed0")
     assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
     assert evaluations.read_text().splitlines()[-1].split(",")[1:] == rows[-1].strip().split(",")[1:]
+
+
+def test_a_folder_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    folder = tmp_path / "trial-seed0"
+    folder.mkdir()
+    flags = [*TINY.command, "--seed", "0", "--log_dir", str(tmp_path), "--run_name", folder.name]
+    values = config.parse(flags).as_dict()
+    values["policy"]["of_another_version"] = 1
+    (folder / "config.json").write_text(json.dumps({"config": values}))
+    with pytest.raises(UserError, match=r"trial-seed0 cannot .* another version .* --log_dir to start anew"):
+        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+
+
+def test_as_many_runs_at_once_as_cores_and_memory_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    monkeypatch.setattr(experiments, "MEMORY_FREE", free)
+    monkeypatch.setattr(experiments, "MEMORY_LIMITS", (limit, tmp_path / "nowhere"))
+    monkeypatch.setattr(experiments, "n_cores", lambda: 16)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**7, "SC_PAGE_SIZE": 4096}.__getitem__)  # 41 GB
+    assert at_once_by_default() == 8, "two cores each"
+    free.write_text("MemTotal: 40000000 kB\nMemFree: 100 kB\nMemAvailable: 20000000 kB\n")
+    assert at_once_by_default() == 5, "what others hold is not there"
+    limit.write_text("max\n")
+    assert at_once_by_default() == 5
+    limit.write_text("9000000000\n")
+    assert at_once_by_default() == 2, "nor what a container may not have"
+    limit.write_text("1000000\n")
+    assert at_once_by_default() == 1
+
+
+def test_the_end_of_a_run_is_the_step_to_which_it_was_trained(tmp_path: Path) -> None:
+    policy = {"million_timesteps": 0.00204, "eval_interval_million_timesteps": 0}  # times 1e6 a little more than 2040
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"policy": policy}}))
+    (tmp_path / "policy" / "step-000000002040.pt").touch()
+    assert is_done(tmp_path)
 
 
 @pytest.mark.parametrize(("flag", "values"), [("seeds", {"seeds": 0}), ("at_once", {"at_once": 0})])
