@@ -31,6 +31,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 # Settings that say where a run is kept or how it is shown, and not what it does.
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
+MOST_SEEDS = 2**62  # PyTorch takes 64 bits, and environments have seeds some way beyond the run's
 INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
 
 
@@ -263,6 +264,8 @@ def validate(config: RunConfig) -> None:
     for name, (value, least) in at_least.items():
         if not least <= value < float("inf"):
             raise UserError(f"--{name} must be {least} or more{' and finite' * (value > least)}, not {value}.")
+    if config.seed >= MOST_SEEDS:
+        raise UserError(f"--seed must be below 2^62, not {config.seed}.")
     if prefs.teacher_end_penalty and ":" in prefs.teacher:
         raise UserError(
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
@@ -320,10 +323,11 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
         raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
-    if policy.demonstrations and policy.explore_million_timesteps:
-        raise UserError(
-            "--explore_million_timesteps makes the policy forget the --demonstrations that it starts from; give one."
-        )
+    for name in ("demonstrations", "load_policy_ckpt_dir"):
+        if getattr(policy, name) and policy.explore_million_timesteps and not config.resume:
+            raise UserError(
+                f"--explore_million_timesteps makes the policy forget the --{name} that it starts from; give one."
+            )
     if policy.demonstrations and policy.load_policy_ckpt_dir:
         raise UserError("--demonstrations and --load_policy_ckpt_dir both say what the policy starts from; give one.")
     check_name(prefs.teacher)

@@ -319,6 +319,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("query_candidates", "0"),
         ("explore_million_timesteps", "inf"),
         ("labels_per_step", "inf"),
+        ("seed", str(2**62)),
         ("crop_steps", str(env_info(CARTPOLE).segment_length)),
         ("run_name", "a/b"),
         ("run_name", ""),
@@ -381,6 +382,8 @@ def test_a_policy_starts_from_one_thing(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "policy", 5, {"kind": "policy", "env_id": PONG, "network": "nature"})
     with pytest.raises(UserError, match="give one"):
         train(PONG, "--load_policy_ckpt_dir", str(tmp_path), "--demonstrations", "there.npz")
+    with pytest.raises(UserError, match="forget the --load_policy_ckpt_dir that it starts from; give one"):
+        train(PONG, "--load_policy_ckpt_dir", str(tmp_path), "--explore_million_timesteps", "0.1")
 
 
 def test_a_synthetic_teacher_that_would_never_start_is_refused() -> None:
