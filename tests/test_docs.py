@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from config import RunConfig
+from config import RunConfig, parse, settings
 from exchange import ExportConfig, ImportConfig
 from label import LabelConfig
 from report import ReportConfig
@@ -29,6 +31,11 @@ def flags(config: object) -> set[str]:
     return names
 
 
+def config(env_id: str) -> dict[str, Any]:
+    """The settings of a run on preferences, by default."""
+    return parse(["train_policy_with_preferences", env_id, "--synthetic_prefs"]).as_dict()
+
+
 def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1")) - {"mode", "env_id"}
     others = (ExportConfig, ImportConfig, LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
@@ -37,6 +44,44 @@ def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
     documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
     assert training <= documented, f"not in the README: {sorted(training - documented)}"
     assert documented <= training | viewing, f"in the README, but no flag: {sorted(documented - training - viewing)}"
+
+
+def rows_after(heading: str) -> list[list[str]]:
+    """The cells of the first table of the README after a line, without its head."""
+    lines = README.split(heading, 1)[1].splitlines()
+    table = list(itertools.takewhile(lambda line: line.startswith("|"), itertools.dropwhile(lambda x: not x, lines)))
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table[2:]]
+
+
+def as_told(value: object) -> str:
+    """A default as the README's tables write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"`{value}`" if isinstance(value, str) else f"{value:,g}"
+
+
+def tells(cell: str, value: object) -> bool:
+    return re.search(rf"(?<![\w.,]){re.escape(as_told(value))}(?![\w]|[.,]\d)", cell) is not None
+
+
+def test_the_papers_features_have_the_defaults_that_the_readme_tells() -> None:
+    defaults, checked = settings(config("PongNoFrameskip-v4")), set()
+    rows = rows_after("The paper's features, with the defaults for Atari (`--help` prints those of an environment):\n")
+    for cells in rows:
+        for name in re.findall(r"--([a-z0-9_]+)", cells[2]):
+            in_words = name in ("algo", "max_kl") or cells[3] == "as in the paper"
+            if in_words or cells[0].startswith("not of the paper"):
+                continue
+            assert tells(cells[3], defaults[name]), f"--{name} is {defaults[name]}, not {cells[3]}"
+            checked.add(name)
+    assert len(checked) > 15
+
+
+@pytest.mark.parametrize("flag", ["reward_std", "gamma", "gae_lambda", "ent_coef", "max_prefs"])
+def test_the_defaults_of_each_domain_are_those_that_the_readme_tells(flag: str) -> None:
+    (cells,) = [cells for cells in rows_after("and clips of 1.5 seconds.\n") if cells[1] == f"`--{flag}`"]
+    for cell, env_id in zip(cells[2:5], ("PongNoFrameskip-v4", "Hopper", "MovingDotNoFrameskip-v0"), strict=True):
+        assert tells(cell, settings(config(env_id))[flag]), f"{env_id}: {cell}"
 
 
 def test_the_teacher_in_the_readme_is_the_example() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,3 +69,12 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
 
 def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path) -> None:
     assert positions_reached(tmp_path / "a", 0.02) > 1.5 * positions_reached(tmp_path / "b", 0)
+
+
+@pytest.mark.parametrize(("steps", "weight"), [(0, 0.5), (500, 0.25), (1000, 0.0)])
+def test_the_bonus_is_the_deviation_of_the_members_and_falls_to_nothing(steps: int, weight: float) -> None:
+    """RUNE's (Liang et al. 2022), whose weight falls as the run goes on."""
+    worker: Any = SimpleNamespace(config=PolicyConfig(disagreement_bonus=0.5), steps=steps, max_steps=1000)
+    predicted = np.array([[[1.0, 2.0]], [[3.0, 2.0]], [[8.0, 2.0]]], np.float32)  # (members, T, N)
+    deviation = np.sqrt(((1 - 4) ** 2 + (3 - 4) ** 2 + (8 - 4) ** 2) / 3)
+    assert PolicyWorker._reward(worker, predicted) == pytest.approx(np.array([[4 + weight * deviation, 2.0]]))
