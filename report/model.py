@@ -121,6 +121,8 @@ def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         Missing, PrefDBError, CheckpointError: it cannot be done.
     """
+    if fits_returns(run):
+        raise Missing("This predictor was fitted to the clips' true returns, so it gives answers no probabilities.")
     with store(run) as db:
         newest = [label for label in db.labels() if label.validation and label.mu is not None][-MAX_LABELS:]
         if not newest:
@@ -132,6 +134,11 @@ def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
     rate = error_rate(run)
     probability = 1 / (1 + np.exp(-difference)) * (1 - rate) + rate / 2
     return probability.mean(1), np.array([label.mu[0] for label in newest if label.mu is not None])
+
+
+def fits_returns(run: Run) -> bool:
+    """Whether the predictor was fitted to true returns, and not to answers."""
+    return bool(run.config["predictor"].get("reward_target") == "true_return")
 
 
 def error_rate(run: Run) -> float:

@@ -122,6 +122,33 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("Stable-Baselines3 A2C", 280.0, ZOO, 10e6, 0),
         Reference("Stable-Baselines3 PPO", 398.0, ZOO, 10e6, 0),
     ),
+    "QbertNoFrameskip-v4": (
+        _paper("A2C on the true reward", 16100.0, 0, FIGURE_3_MEAN, is_target=True),
+        _paper("3,300 synthetic labels", 4700.0, 3300, FIGURE_3_MEAN),
+        _paper("5,600 synthetic labels", 13000.0, 5600, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 11300.0, 10000, FIGURE_3_MEAN),
+        _paper("5,500 labels of a person", 870.0, 5500, FIGURE_3_HUMAN),
+        Reference("Stable-Baselines3 A2C", 3882.0, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 15627.0, ZOO, 10e6, 0),
+    ),
+    "SeaquestNoFrameskip-v4": (
+        _paper("A2C on the true reward", 1790.0, 0, FIGURE_3_MEAN, is_target=True),
+        _paper("3,300 synthetic labels", 860.0, 3300, FIGURE_3_MEAN),
+        _paper("5,600 synthetic labels", 1175.0, 5600, f"{FIGURE_3_MEAN}; between 1,100 and 1,250"),
+        _paper("10,000 synthetic labels", 2350.0, 10000, f"{FIGURE_3_MEAN}; between 2,200 and 2,500"),
+        _paper("5,500 labels of a person", 990.0, 5500, FIGURE_3_HUMAN),
+        Reference("Stable-Baselines3 A2C", 1721.0, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 1784.0, ZOO, 10e6, 0),
+    ),
+    "SpaceInvadersNoFrameskip-v4": (
+        _paper("A2C on the true reward", 2850.0, 0, f"{FIGURE_3_MEAN}; between 2,700 and 3,000", is_target=True),
+        _paper("3,300 synthetic labels", 830.0, 3300, FIGURE_3_MEAN),
+        _paper("5,600 synthetic labels", 900.0, 5600, FIGURE_3_MEAN),
+        _paper("10,000 synthetic labels", 980.0, 10000, FIGURE_3_MEAN),
+        Reference("paper, 5,500 labels of a person", 700.0, f"{FIGURE_3_HUMAN} of 40 million timesteps", 40e6, 5500),
+        Reference("Stable-Baselines3 A2C", 627.0, ZOO, 10e6, 0),
+        Reference("Stable-Baselines3 PPO", 960.0, ZOO, 10e6, 0),
+    ),
     "MovingDotNoFrameskip-v0": (
         Reference(
             "original implementation, true reward",

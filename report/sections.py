@@ -67,10 +67,10 @@ def predictor(report: Report, run: Run, suffix: str) -> str:
     curves = model.scalars(run.path / "events" / "reward_predictor")
     if not any(np.isfinite(y).any() for _, y in curves.values()):
         raise Missing("No reward predictor has been measured in this run: none was trained (yet).")
-    of_returns = run.config["predictor"].get("reward_target") == "true_return"
+    loss = figures.loss(curves, of_returns=model.fits_returns(run))
     charts = (
         report.chart(f"accuracy{suffix}", figures.accuracy(curves), "accuracy of the reward predictor"),
-        report.chart(f"loss{suffix}", figures.loss(curves, of_returns=of_returns), "loss of the reward predictor"),
+        report.chart(f"loss{suffix}", loss, "loss of the reward predictor"),
     )
     text = "Validation labels are never trained on; the newest 100 of them are measured. Dotted: what guessing gives."
     return pair(*charts) + note(text)

@@ -18,8 +18,9 @@ import torch
 
 import run
 from pref_db import Choice, Comparison, PrefDB
-from report import figures, model, words
+from report import figures, model, sections, words
 from report.command import PAGE
+from report.markup import Report
 from report.references import REFERENCES, target
 from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
 from reward_predictor import PairBatch, TrainingPair, preference_loss
@@ -324,6 +325,21 @@ def test_what_is_missing_is_explained_and_the_rest_appears(dot: Path) -> None:
     assert "No episode has ended yet" in page.sections["reward"]
 
 
+def test_a_predictor_of_true_returns_has_no_cross_entropy_and_no_probabilities(
+    dot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = json.loads((dot / "config.json").read_text())
+    record["config"]["predictor"]["reward_target"] = "true_return"
+    (dot / "config.json").write_text(json.dumps(record))
+    monkeypatch.setattr(figures, "_png", lambda figure: figure.axes[0].get_ylabel().encode())
+    loaded, page = Run.load(dot), Report()
+    sections.predictor(page, loaded, "")
+    assert page.files["loss.png"] == b"squared error of a clip's return"
+    with pytest.raises(Missing, match="no probabilities"):
+        sections.calibration(page, loaded, "")
+    assert sections.correlation(page, loaded, "")
+
+
 def test_settings_of_another_version(dot: Path) -> None:
     path = dot / "config.json"
     path.write_text(path.read_text().replace('"lr":', '"learning_speed":'))
@@ -558,6 +574,9 @@ def test_every_reference_says_where_it_is_from() -> None:
         assert not [r for r in references if r.is_target and r.not_comparable], env_id
     mark = target("CartPole-v1")
     assert mark is not None and mark.reward == 475, "Gymnasium's own"
+    for game in ("BeamRider", "Breakout", "Pong", "Qbert", "Seaquest", "SpaceInvaders", "Enduro"):  # figure 3
+        papers = [r for r in REFERENCES[f"{game}NoFrameskip-v4"] if r.who.startswith("paper")]
+        assert {0, 5500} < {r.labels for r in papers} and target(f"{game}NoFrameskip-v4") is not None, game
     assert target("InvertedDoublePendulum-v1") is None, "its episodes are shorter here"
     person = target("EnduroNoFrameskip-v4")  # evaluations play whole games
     assert person is not None and person.reward == 690
