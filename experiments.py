@@ -192,6 +192,9 @@ def reproduce(
         wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
     for one in wanted:
         _check_same(*one)
+    page = Path(log_dir) / f"{name}-report"
+    if page.is_dir() and (files := os.listdir(page)) and "report.html" not in files:  # said now, not after hours
+        raise UserError(f"{page} is where the report will be, and holds something else; move it.")
     print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
@@ -211,7 +214,7 @@ def reproduce(
     import watch
 
     if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
-        report.report_command([*begun, "--output", str(Path(log_dir) / f"{name}-report")])
+        report.report_command([*begun, "--output", str(page)])
     if failed:
         raise UserError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
     if ordinary:

@@ -109,6 +109,17 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
     assert evaluations.read_text().splitlines()[-1].split(",")[1:] == rows[-1].strip().split(",")[1:]
 
 
+def test_what_is_in_the_reports_way_is_told_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
+    (tmp_path / "trial-report").mkdir()
+    (tmp_path / "trial-report" / "mine").touch()
+    with pytest.raises(UserError, match=r"trial-report .* holds something else"):
+        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+    assert not (tmp_path / "trial-seed0").exists()
+
+
 def test_a_folder_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
     folder = tmp_path / "trial-seed0"
