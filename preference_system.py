@@ -509,7 +509,7 @@ class PreferenceSystem:
 
     def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray | None:
         """Observations encoded, in memory of their own, for the next step; None where nothing could be made of them."""
-        if self.copy is not None or self.settings.collect_prefs:  # collecting may begin before the next step
+        if self.copy is not None or self.channels is not None:  # collecting, or weights, may begin before the next step
             return self.observations.kept(observations)
         self.observations.checked(observations)
         return None

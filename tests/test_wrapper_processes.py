@@ -279,6 +279,21 @@ def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(
     env.close()
 
 
+def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Path, tmp_path: Path) -> None:
+    """What it is taken on was observed before, when there was nothing to read it with."""
+    env = HumanPreferencesEnvWrapper(
+        gymnasium.make("CartPole-v1"), **QUICK, collect_prefs=False, prefs_dir=trained, log_dir=tmp_path
+    )
+    env.reset(seed=0)
+    deadline = time.monotonic() + PATIENCE
+    while not env.using_reward_from_predictor:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    _, reward, _, _, info = env.step(0)
+    assert reward == info["predicted_reward"] != info["true_reward"]
+    env.close()
+
+
 def test_a_predictor_that_is_saved_before_it_counts_has_its_rewards_normalised(trained: Path, tmp_path: Path) -> None:
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
