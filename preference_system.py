@@ -522,6 +522,8 @@ class PreferenceSystem:
             actions: (N, ...) encoded.
             views: (n_watched, H, W, 3) pictures of the observations, for people.
         """
+        if len(actions) != self.n_envs:
+            raise UserError(f"step got {len(actions)} actions for {self.n_envs} environments: pass one for each.")
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS

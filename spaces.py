@@ -204,19 +204,31 @@ class ActionEncoder:
             ) from error
 
     def encode(self, actions: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A).
+        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A), in memory of their own.
 
-        Raises SpaceError where one holds NaN or infinity.
+        Raises SpaceError where one cannot be of the space, or holds NaN or infinity; what is beyond the bounds of a Box
+        is up to the environment.
         """
-        if isinstance(self.space, Discrete):
-            return np.asarray(actions, np.int64).reshape(-1) - int(self.space.start)
-        if self.takes_arrays:
-            encoded = np.asarray(actions, np.float32).reshape(len(actions), -1)
-        else:
-            encoded = np.array([flatten(self.space, action) for action in actions], np.float32)
-        if not np.isfinite(encoded).all():
+        encoded: np.ndarray
+        try:
+            if isinstance(self.space, Discrete):
+                encoded = np.asarray(actions, np.int64).reshape(-1) - int(self.space.start)
+                belong = bool(((encoded >= 0) & (encoded < self.space.n)).all())
+            else:
+                each = actions if self.takes_arrays else [flatten(self.space, action) for action in actions]
+                encoded = np.array(each, np.float32).reshape(len(actions), -1)
+                belong = encoded.shape[1] == self.action_dim
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise self._other_action(actions) from error
+        if not belong:
+            raise self._other_action(actions)
+        if not self.n_actions and not np.isfinite(encoded).all():
             raise SpaceError(f"an action of {self.space} holds NaN or infinity: mend the policy.")
         return encoded
+
+    def _other_action(self, actions: Any) -> SpaceError:
+        shown = " ".join(str(actions).split())
+        return SpaceError(f"among the actions {shown} is one that {self.space} does not have: mend the policy.")
 
     def may_have_made(self, encoded: np.ndarray) -> bool:
         """Whether these may be actions of this space, encoded."""

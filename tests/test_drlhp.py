@@ -424,6 +424,14 @@ def test_the_vector_twin_refuses_what_the_wrapper_refuses() -> None:
         envs.step(np.zeros(2, np.int64))
 
 
+def test_each_environment_gets_an_action() -> None:
+    envs = HumanPreferencesVectorEnv(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2), **NOBODY)
+    envs.reset()
+    with pytest.raises(UserError, match="step got 3 actions for 2 environments"):
+        envs.step(np.zeros(3, np.int64))
+    envs.close()
+
+
 def test_no_use_after_close(cartpole: HumanPreferencesEnvWrapper) -> None:
     cartpole.reset()
     cartpole.close()

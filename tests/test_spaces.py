@@ -169,3 +169,31 @@ def test_actions_of_every_kind() -> None:
         ActionEncoder(Sequence(Discrete(2)))
     with pytest.raises(SpaceError, match=r"action of Box.*NaN or infinity"):
         arm.encode(np.full((1, 2, 2), np.nan))
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (Discrete(2), np.array([1, 7])),
+        (Discrete(2), np.array([-1])),
+        (Discrete(3, start=-1), np.array([-2])),
+        (Discrete(2), np.array(["left"])),
+        (Discrete(2), np.array([None])),
+        (Box(-1, 1, (2,)), np.zeros((2, 3))),
+        (MultiDiscrete([3, 2]), [np.array([2, 5])]),
+        (MultiBinary(3), [np.array([1, 0])]),
+        (Dict({"gear": Discrete(3)}), [{}]),
+    ],
+)
+def test_actions_that_the_space_does_not_have_are_refused(space: gymnasium.Space[Any], actions: Any) -> None:
+    """Not by the reward predictor, and not by the trainer's process later, in which they would be indices."""
+    with pytest.raises(SpaceError, match=r"among the actions .* does not have: mend the policy\.$") as error:
+        ActionEncoder(space).encode(actions)
+    assert str(space) in str(error.value)
+
+
+def test_an_environment_may_write_into_the_actions_that_it_is_given() -> None:
+    actions = np.full((2, 3), 0.5, np.float32)
+    encoded = ActionEncoder(Box(-1, 1, (3,))).encode(actions)
+    actions *= 4
+    assert (encoded == 0.5).all()
