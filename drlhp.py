@@ -187,7 +187,7 @@ class HumanPreferencesEnvWrapper(
         if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         if self.env.render_mode == "rgb_array":
-            return self.system.pictures([self.env.render()])
+            return self.system.pictures([self.system.drawn(self.env.render)])
         return self.system.observations.view(self._observation, self.system.settings.zoom_ratio)[None]
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
             return None
         watched = range(self.system.n_watched)
         if self.env.render_mode == "rgb_array":
-            frames: Any = self.env.render()
+            frames = self.system.drawn(self.env.render)
             return self.system.pictures([frames[i] for i in watched])
         each = list(iterate(self.env.observation_space, self._observations))
         zoom = self.system.settings.zoom_ratio

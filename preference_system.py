@@ -589,6 +589,17 @@ class PreferenceSystem:
         if self.collecting and self.channels is not None and self.settings.collect_prefs:
             self._check_length(int(ended.sum()))
 
+    def drawn(self, render: Callable[[], Any]) -> Any:
+        """What the environments draw for people. Raises UserError if they cannot."""
+        try:
+            return render()
+        except Exception as error:  # a renderer may raise anything
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+            raise UserError(
+                f"{self.info.env_id} cannot be drawn for people ({reason}): mend its render(), and where MuJoCo has no "
+                "display, set MUJOCO_GL to egl or osmesa before the program starts."
+            ) from error
+
     def pictures(self, frames: Sequence[Any]) -> np.ndarray:
         """What environments drew, for people: copies, (n, H, W, 3) uint8. Raises UserError for what is no picture."""
         made = []

@@ -82,7 +82,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
             return None
         watched = range(self.system.n_watched)
         if self.venv.render_mode == "rgb_array":
-            frames = self.venv.get_images()
+            frames = self.system.drawn(self.venv.get_images)
             return self.system.pictures([frames[i] for i in watched])
         zoom = self.system.settings.zoom_ratio
         return np.stack([self.system.observations.view(self._observations[i], zoom) for i in watched])

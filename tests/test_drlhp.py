@@ -511,6 +511,24 @@ def test_what_is_no_picture_is_not_shown_to_people(picture: Any) -> None:
     wrapped.close()
 
 
+def test_an_environment_that_cannot_draw_is_told_with_the_fix() -> None:
+    """As MuJoCo's is where there is no display."""
+
+    def render() -> Any:
+        raise RuntimeError("an OpenGL platform library has not been loaded.\nBacktrace")
+
+    board = Board(None)
+    wrapped = HumanPreferencesEnvWrapper(board, **NOBODY)
+    board.render = render  # type: ignore[method-assign]
+    wrapped.system.n_watched = 1
+    wrapped._before = np.zeros((1, 2), np.float32)
+    with pytest.raises(
+        UserError, match=r"Board cannot be drawn for people \(.* loaded\): .*MUJOCO_GL to egl or osmesa"
+    ):
+        wrapped.step(0)
+    wrapped.close()
+
+
 def test_a_function_that_cannot_be_copied_transforms_all_the_same() -> None:
     class Reader:
         def __init__(self) -> None:
