@@ -136,13 +136,18 @@ class Settings:
             "max_pref_interface_segs": 2,
             "zoom_ratio": 1,
             "channels": 1,
+            "seed": 0,
         }
         for name, minimum in least.items():
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or value < minimum:
                 raise UserError(f"{name} must be a whole number, {minimum} or more, not {value!r}.")
-        if not isinstance(self.log_dir, (str, Path)):
-            raise UserError(f"log_dir must be a folder, not {self.log_dir!r}.")
+        for name in ("log_dir", "prefs_dir", "pretrained_reward_predictor_dir"):
+            place = getattr(self, name)
+            if not (isinstance(place, (str, Path)) or (place is None and name != "log_dir")):
+                raise UserError(f"{name} must be a folder, not {place!r}.")
+        if self.ui not in ("auto", "window", "web"):
+            raise UserError(f"ui must be 'auto', 'window' or 'web', not {self.ui!r}.")
         if not (self.obs_transform_func is None or callable(self.obs_transform_func)):
             raise UserError(
                 f"obs_transform_func must be a function of an observation, not {self.obs_transform_func!r}."
