@@ -39,6 +39,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
     """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     status = 1
     atexit.register(lambda: os._exit(status))  # for Python needs a second to take PyTorch apart
     with contextlib.suppress(OSError):  # where there is no such file
@@ -86,7 +87,12 @@ class Children:
         process = self.channels.context.Process(  # type: ignore[union-attr]
             target=child_main, args=(name, body, self.channels, arguments), name=name
         )
-        process.start()
+        # The child inherits that: until its body ignores it, a Ctrl-C would end it in the middle of its imports.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.processes[name] = process
 
     def has_finished(self, name: str) -> bool:

@@ -443,6 +443,39 @@ def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, status:
         time.sleep(0.1)
 
 
+def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(tmp_path: Path) -> None:
+    """The terminal, and a notebook, send it to all of them."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import gymnasium, time\n"
+        "from drlhp import HumanPreferencesEnvWrapper\n"
+        "if __name__ == '__main__':\n"
+        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), train_reward=False, **{QUICK})\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(1e6)\n"
+        "    except KeyboardInterrupt:\n"
+        "        env.reset(seed=0)\n"
+        "    while env.pref_db_size.value < 12:\n"
+        "        env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
+        "    env.close()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = subprocess.Popen(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    os.killpg(program.pid, signal.SIGINT)
+    _, errors = program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0 and not errors, errors
+
+
 def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
