@@ -210,7 +210,7 @@ class PrefInterface:
         channels.n_labels.value = self.n_labels
         self._all_asked = False
         self._drawing = Drawing()
-        self._said_end = False
+        self._said_end, self._looked_for_ties = False, False
         self._told, self._status = -math.inf, ""
         self._look_at_disk, self._full = -math.inf, False
 
@@ -413,6 +413,8 @@ class PrefInterface:
         if self.ordering is not None:
             self.ordering.learn(answered)
         self.n_labels = self.channels.n_labels.value = self.db.n_labels()
+        if self.n_labels >= FEW_LABELS and not self._looked_for_ties:
+            self._warn_of_ties()
         if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
             self.n_answers = self.db.n_answers()
         if self.channels.labels is None:
@@ -425,6 +427,17 @@ class PrefInterface:
                 except queue.Full:
                     continue
         return True
+
+    def _warn_of_ties(self) -> None:
+        """Says so if no label prefers a clip, for then the agent would be trained on nothing."""
+        self._looked_for_ties = True
+        if not self.db.read("SELECT 1 FROM answer WHERE preferred IS NOT NULL LIMIT 1"):
+            said = (
+                f"All {self.n_labels} labels so far call both clips equal, which teaches nothing: let the agent "
+                "explore first, so that clips differ, or judge by something else than now."
+            )
+            log.warning(said)
+            print(said, flush=True)
 
     def _hold_policy(self) -> None:
         """Lets the policy wait while more than the flag's share of what was asked is unanswered."""

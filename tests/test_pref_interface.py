@@ -24,7 +24,7 @@ import pytest
 import person
 from channels import SEGMENT_QUEUE_SIZE, Channels, drain
 from gatherers import PEOPLE_AHEAD, PERSON_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
-from label_queue import LabelQueue, Lease, Submission
+from label_queue import FEW_LABELS, LabelQueue, Lease, Submission
 from person import LEAST_PACES, TerminalLines
 from playback import Playback
 from pref_db import Choice, Label, PrefDB, Segment
@@ -684,6 +684,19 @@ def test_answers_keep_the_time_for_which_the_pair_was_looked_at(desk: Desk, monk
     row = list(desk.interface.db.answers())[-1]
     assert row.answered_at < start - 9e5 and row.shown_at is not None
     assert 0 <= row.answered_at - row.shown_at <= time.time() - start + 1
+
+
+@pytest.mark.parametrize("n_decided", [0, 1])
+def test_labels_that_are_all_ties_are_told_of_once(
+    n_decided: int, ring: Ring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring.segments = (segment(seed, (float(seed < n_decided), 0.0, 0.0)) for seed in itertools.count())
+    interface = ring.interface(goal=FEW_LABELS + 10)
+    ring.act(10)
+    step_until(interface, lambda: interface.n_labels == FEW_LABELS + 10)
+    warnings = capsys.readouterr().out.count("labels so far call both clips equal")
+    decided = sum(label.mu != (0.5, 0.5) for label in ring.labels())
+    assert warnings == (0 if decided else 1) and bool(decided) == bool(n_decided)
 
 
 def test_training_is_started_early_by_a_second_press(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
