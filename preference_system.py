@@ -40,15 +40,8 @@ from networks import MakeNetwork, is_forked, use_threads
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
 from processes import ChildError, Children
-from reward_predictor import (
-    Intervals,
-    PredictorConfig,
-    PredictorCopy,
-    PredictorInputs,
-    RewardPredictor,
-    inputs_as_dict,
-    run_trainer,
-)
+from reward_predictor import PredictorConfig, PredictorCopy, PredictorInputs, RewardPredictor, inputs_as_dict
+from reward_trainer import Intervals, run_trainer
 from run_folder import n_cores
 from segment_cutter import SegmentCutter
 from spaces import ActionEncoder, ObservationEncoder, Transform

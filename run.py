@@ -3,7 +3,7 @@
     python run.py train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
 The ring: the policy (a2c/) acts and cuts segments; the preference interface (pref_interface.py) asks about pairs of
-them and stores the answers (pref_db.py); the trainer (reward_predictor.py) fits the reward predictor to the answers;
+them and stores the answers (pref_db.py); the trainer (reward_trainer.py) fits the reward predictor to the answers;
 the policy learns from the rewards that it predicts.
 """
 
@@ -61,7 +61,8 @@ from pref_db import Comparison, PrefDB, draw_with, shown, store_path
 from pref_interface import PrefInterface, teacher_of
 from processes import USER_ERRORS, ChildError, Children, UserError
 from progress import Progress
-from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer, run_trainer
+from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
+from reward_trainer import Trainer, run_trainer
 from run_folder import RunFolder, n_cores
 from teachers import true_rewards
 from web import EpisodeFile, WebGatherer

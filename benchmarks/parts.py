@@ -35,7 +35,8 @@ from networks import to_device
 from pref_db import Comparison, PrefDB, Segment
 from pref_interface import PrefInterface, PrefsConfig
 from processes import Children
-from reward_predictor import Intervals, PredictorCopySpec, PredictorInputs, RewardPredictor, Trainer
+from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
+from reward_trainer import Intervals, Trainer
 from teachers import SyntheticTeacher
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -38,9 +38,11 @@ from channels import Channels
 from config import RunConfig, parse
 from envs import env_info, make_vec_env
 from gatherers import SyntheticGatherer
+from pair_batches import TrainingPair, bootstrap_count
 from pref_db import Comparison, Label, PrefDB, Segment
 from pref_interface import PrefInterface
-from reward_predictor import PredictorInputs, RewardPredictor, Trainer, TrainingPair, bootstrap_count
+from reward_predictor import PredictorInputs, RewardPredictor
+from reward_trainer import Trainer
 from run_folder import git_revision, machine
 from teachers import SyntheticTeacher
 

@@ -9,7 +9,8 @@ from a2c.config import PolicyConfig
 from a2c.model import Policy
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from envs import EnvInfo, env_info
-from reward_predictor import PairBatch, PredictorConfig, PredictorInputs, RewardPredictor, preference_loss
+from pair_batches import PairBatch
+from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor, preference_loss
 
 needs_bf16 = pytest.mark.skipif(
     not networks.cpu_has_bf16(), reason="this processor is no quicker with bfloat16, so nothing differs"

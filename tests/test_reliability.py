@@ -12,7 +12,7 @@ import pytest
 from label_queue import Choice, LabelQueue, Submission
 from pref_db import Comparison, PrefDB
 from reliability import Vote, error_rates, label_weights, shared_votes
-from tests.test_reward_predictor import SMALL, Ring, comparison, pretrain, segment
+from tests.ring import SMALL, Ring, comparison, pretrain, segment
 
 
 def literal_error_rates(votes: list[Vote], wrong: float, n: float, rounds: int) -> dict[str, float]:

@@ -17,13 +17,14 @@ import pytest
 import torch
 
 import run
+from pair_batches import PairBatch, TrainingPair
 from pref_db import Choice, Comparison, PrefDB
 from report import figures, model, sections, words
 from report.command import PAGE
 from report.markup import Report
 from report.references import REFERENCES, target
 from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
-from reward_predictor import PairBatch, TrainingPair, preference_loss
+from reward_predictor import preference_loss
 from run_folder import RunFolder, in_use
 from tests.browser import PROGRAM, WHY_NOT, chromium
 

@@ -1,0 +1,463 @@
+"""The trainer on a real store of labels."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import checkpoint
+import reward_trainer
+from channels import Channels, ProcessorTurns, WeightsBoard, drain, start_context
+from label_queue import FEW_LABELS, LabelQueue
+from networks import RewardCNN
+from pair_batches import TrainingPair, bootstrap_count
+from pref_db import Choice, Comparison, PrefDB, Segment, is_validation
+from regularisation import L2_START
+from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
+from reward_trainer import Trainer
+from tests.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path)
+    yield ring
+    ring.close()
+
+
+def picture_segment(seed: int) -> Segment:
+    """A bright dot on a picture of which each row has a grey of its own."""
+    rng = np.random.default_rng(seed)
+    frames = np.repeat(np.arange(84, dtype=np.uint8)[:, None], 84, 1)[None].repeat(LENGTH + 3, 0)
+    frames[np.arange(LENGTH + 3), rng.integers(84, size=LENGTH + 3), rng.integers(84, size=LENGTH + 3)] = 255
+    actions, rewards = rng.integers(0, 2, LENGTH), rng.normal(size=LENGTH).astype(np.float32)
+    return Segment(ENV_ID, frames, actions, rewards, stack=4, policy_step=0, seed=seed, fps=30.0)
+
+
+@pytest.mark.parametrize("normalises", [True, False])
+def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: bool, tmp_path: Path) -> None:
+    pairs = [Comparison(picture_segment(2 * n), picture_segment(2 * n + 1), flip=False) for n in range(12)]
+    PrefDB.create(tmp_path / "prefs.db", ENV_ID, LENGTH).close()
+    db = PrefDB.open(tmp_path / "prefs.db")
+    db.add_answers([(pair, choice(pair)) for pair in pairs], teacher="synthetic")
+    inputs = PredictorInputs("pixels", (4, 84, 84), 2, None)
+    config = replace(SMALL, reward_predictor_normalises_pixels=normalises)
+    board = WeightsBoard(RewardPredictor(inputs, config), None)
+    channels = Channels.create(synchronous=True, take_turns=False)
+    options = {"seed": 0, "n_initial_prefs": 12, "freeze": False, "resume": False}
+    trainer = Trainer(inputs, ENV_ID, config, channels, board, tmp_path, **options)  # type: ignore[arg-type]
+    pretrain(trainer)
+    train(trainer, 2)
+    learned = PredictorCopySpec(inputs, config, board).build()
+    learned.refresh()
+    seen = [p for p in pairs if not is_validation(p.id)]
+    frames = np.concatenate([s.observations for p in seen for s in (p.a, p.b)]).astype(np.float64)
+    gain = 1 / frames.std(0).clip(0.1 * 255) if normalises else np.full((84, 84), 1 / 255)
+    shift = -frames.mean(0) * gain if normalises else np.zeros((84, 84))
+    for predictor in (trainer.predictor, trainer.learner, learned.predictor):
+        assert isinstance(predictor.body, RewardCNN)
+        reader = predictor.body.reader
+        np.testing.assert_allclose(reader.gain[0, 2], gain, rtol=1e-5)
+        np.testing.assert_allclose(reader.shift[0, 1], shift, rtol=1e-4, atol=1e-5)
+    trainer.close()
+    db.close()
+
+
+def train(trainer: Trainer, n_batches: int) -> None:
+    """So many batches as the policy goes on."""
+    goal = trainer.batches + n_batches
+    while trainer.batches < goal:
+        trainer.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
+        assert trainer.step()
+
+
+def rewards(predict: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Predictions on fixed observations."""
+    made = segment(12345)
+    return predict(made.observations, made.actions)
+
+
+@pytest.mark.parametrize("target", ["preferences", "true_return"])
+def test_a_predictor_fitted_to_true_returns_knows_their_size_whatever_the_answers(
+    ring: Ring, target: Literal["preferences", "true_return"]
+) -> None:
+    """From answers that all say equal, comparisons teach nothing."""
+    asked = [comparison(n) for n in range(80)]
+    ring.tell(ring.db.add_answers([(one, Choice.EQUAL) for one in asked], teacher="synthetic"))
+    trainer = ring.trainer(replace(SMALL, n_initial_epochs=60, reward_target=target), n_initial=80)
+    pretrain(trainer)
+    unseen = [segment(1000 + n) for n in range(50)]
+    with torch.no_grad():
+        predicted = [
+            trainer.predictor(torch.from_numpy(s.observations), torch.from_numpy(s.actions)).sum(1).mean().item()
+            for s in unseen
+        ]
+    true = np.array([s.rewards.sum() for s in unseen])
+    explained = 1 - np.mean((true - predicted) ** 2) / np.mean(true**2)
+    assert (explained > 0.5) == (target == "true_return")
+
+
+def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=10)
+    copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    ring.tell(answer(ring.db, range(9)))
+    assert not trainer.step() and not trainer.step()
+    ring.tell(answer(ring.db, range(9, 10)))
+    assert trainer.step() and not trainer.pretrained
+    assert copy.refresh() == ring.board.version == 0
+    assert trainer.step() and trainer.pretrained and not trainer.finished
+    assert copy.refresh() == ring.board.version == 1
+    assert np.array_equal(rewards(copy.member_rewards), rewards(trainer.predictor.member_rewards))
+    assert trainer.status()["labels"] == 10 and trainer.status()["epochs"] == 2
+
+
+def test_the_trainer_starts_early_when_somebody_says_so_and_after_a_resume_too(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=500)
+    ring.tell(answer(ring.db, range(FEW_LABELS)))
+    assert not trainer.step()
+    LabelQueue(ring.db).start_now()
+    assert trainer.step()
+    assert ring.trainer(n_initial=500, resume=True).step()
+
+
+def test_published_rewards_are_normalised_on_segments_that_were_trained_on(ring: Ring) -> None:
+    answer(ring.db, range(reward_trainer.SETTLING_PAIRS))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    copy.refresh()
+    learned = [pair for pair in trainer.pairs.values() if not pair.label.validation]
+    stored = [segment.decode() for pair in learned for segment in (pair.a, pair.b)]
+    raw = copy.predictor(
+        torch.from_numpy(np.concatenate([s.observations for s in stored])),
+        torch.from_numpy(np.concatenate([s.actions for s in stored])),
+    ).detach()
+    normalised = copy.predictor.normalised(raw)
+    torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
+
+
+def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
+    """A tenth of a label for each agent step, in batches of 16, without making up for a long absence."""
+    answer(ring.db, range(40))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    assert not trainer.step()
+
+    def batches_at(agent_steps: int) -> int:
+        before = trainer.batches
+        ring.channels.agent_steps.value = agent_steps
+        while trainer.step():
+            assert trainer.batches < before + 100
+        return trainer.batches - before
+
+    assert [batches_at(159), batches_at(160), batches_at(800)] == [0, 1, 4]
+    version = ring.board.version
+    assert 5 <= batches_at(10_000_000) <= 20
+    assert ring.board.version > version
+
+
+def test_a_label_that_arrives_while_the_policy_learns_is_trained_on_at_once(ring: Ring) -> None:
+    """Drawn like the others, one of many would wait for thousands of agent steps."""
+    answer(ring.db, range(60))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    seen = list[int]()
+    train_batch = trainer._train_batch
+
+    def train_and_tell(pairs: list[TrainingPair]) -> None:
+        assert len({pair.label.seq for pair in pairs}) == SMALL.label_batch_size
+        seen.extend(pair.label.seq for pair in pairs)
+        train_batch(pairs)
+
+    trainer._train_batch = train_and_tell  # type: ignore[method-assign]
+    ring.tell(answer(ring.db, range(60, 80)))
+    train(trainer, 4)
+    new = [seq for seq, pair in trainer.pairs.items() if seq > 60 and not pair.label.validation]
+    assert len(new) > SMALL.label_batch_size // 2 and set(new) <= set(seen)
+    assert sum(seq <= 60 for seq in seen) >= 4 * SMALL.label_batch_size // 2 - 1, "beside older ones"
+
+
+def test_the_only_label_may_be_taken_back_while_batches_are_due(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    train_batch = trainer._train_batch
+
+    def train_and_retract(pairs: list[TrainingPair]) -> None:
+        train_batch(pairs)
+        trainer.pairs.clear()
+
+    trainer._train_batch = train_and_retract  # type: ignore[method-assign]
+    before = trainer.batches
+    ring.channels.agent_steps.value += round(5 * SMALL.label_batch_size / SMALL.labels_per_step)
+    assert trainer.step() and trainer.batches == before + 1
+
+
+def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> None:
+    """Turn by turn the trainer does all that came due in the policy's turn, publishing included, not one batch."""
+    answer(ring.db, range(40))
+    rollout_steps, n_rollouts = round(15 * SMALL.label_batch_size / SMALL.labels_per_step), 10
+    trainer = ring.trainer(rollout_steps=rollout_steps)
+    pretrain(trainer)
+    ring.channels.turns = ProcessorTurns(start_context())
+    before, version = trainer.batches, ring.board.version
+
+    def policy() -> None:
+        for _ in range(n_rollouts):
+            with ring.channels.turns.policy():
+                ring.channels.agent_steps.value += rollout_steps
+                while not ring.channels.turns._trainer_waits.value:
+                    os.sched_yield()
+
+    thread = threading.Thread(target=policy, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        trainer.step()
+    while trainer.step():
+        pass
+    assert trainer.batches - before == 15 * n_rollouts
+    assert ring.board.version > version
+
+
+def test_a_frozen_trainer_is_finished_after_pretraining(ring: Ring) -> None:
+    answer(ring.db, range(12))
+    trainer = ring.trainer(n_initial=0, freeze=True)
+    assert not trainer.finished
+    pretrain(trainer)
+    assert trainer.finished and ring.board.version == 1
+    batches = trainer.batches
+    ring.channels.agent_steps.value = 10_000
+    assert not trainer.step()
+    assert trainer.batches == batches
+
+
+def test_labels_count_once_whatever_the_queue_says(ring: Ring) -> None:
+    first = ring.trainer(n_initial=100)
+    labels = answer(ring.db, range(5))
+    ring.tell(labels)
+    first.step()
+    ring.tell(labels)  # told again
+    first.step()
+    assert sorted(first.pairs) == [1, 2, 3, 4, 5]
+    ring.tell(answer(ring.db, range(5, 7)))
+    answer(ring.db, range(7, 9))  # on disk, and the queue was lost
+    reopened = ring.trainer(n_initial=100, resume=True)
+    reopened.step()
+    assert sorted(reopened.pairs) == list(range(1, 10))
+    ids = [pair.label.comparison_id for pair in reopened.pairs.values()]
+    assert sorted(ids) == sorted(comparison(n).id for n in range(9))
+    for pair in reopened.pairs.values():
+        assert pair.label.validation == is_validation(pair.label.comparison_id)
+        assert pair.counts == tuple(bootstrap_count(pair.label.comparison_id, member) for member in range(3))
+
+
+def test_a_retraction_drops_the_pair_and_an_edit_replaces_it(ring: Ring) -> None:
+    trainer = ring.trainer(n_initial=100)
+    ring.tell(answer(ring.db, range(4)))
+    trainer.step()
+    undone = ring.db.undo_last("synthetic")
+    assert undone is not None
+    edit = ring.db.add_answer(comparison(0), Choice.EQUAL, teacher="synthetic", supersedes=1)
+    ring.tell([undone[0], edit])
+    trainer.step()
+    assert edit is not None and sorted(trainer.pairs) == [2, 3, edit.seq]
+    assert trainer.pairs[edit.seq].label.mu == (0.5, 0.5)
+
+
+def test_only_the_newest_labels_are_kept(ring: Ring) -> None:
+    trainer = ring.trainer(replace(SMALL, label_buffer=6), n_initial=100)
+    for start in (0, 5, 10):
+        ring.tell(answer(ring.db, range(start, start + 5)))
+        trainer.step()
+    assert sorted(trainer.pairs) == list(range(10, 16))
+
+
+def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> None:
+    trainer = ring.trainer(replace(SMALL, label_buffer=20), n_initial=30)
+    for start, begins in ((0, False), (25, True)):
+        ring.tell(answer(ring.db, range(start, start + 25)))
+        assert trainer.step() == begins
+
+
+def test_labels_are_taken_in_where_none_is_learned_from(ring: Ring) -> None:
+    """Else their queue would fill up, and who hands them over would wait for ever."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer(replace(SMALL, labels_per_step=0.0))
+    pretrain(trainer)
+    ring.tell(answer(ring.db, range(20, 25)))
+    trainer.step()
+    assert len(trainer.pairs) == 25 and not drain(ring.channels.labels)
+
+
+def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
+    answer(ring.db, range(12))
+    ring.board = WeightsBoard(RewardPredictor(VECTORS, replace(SMALL, ensemble_size=1)), None)
+    trainer = ring.trainer(replace(SMALL, ensemble_size=1), n_initial=100)
+    trainer.step()
+    assert {pair.counts for pair in trainer.pairs.values()} == {(1,)}
+
+
+def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    first = ring.trainer()
+    pretrain(first)
+    path = first.save()
+    second = ring.trainer(resume=True)
+    assert second.pretrained and second.batches == first.batches and ring.board.version == 2
+    assert np.array_equal(rewards(first.predictor.reward), rewards(second.predictor.reward))
+    published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
+    published.refresh()
+    assert np.array_equal(rewards(published.member_rewards), rewards(first.predictor.member_rewards))
+    ring.channels.agent_steps.value = round(SMALL.label_batch_size / SMALL.labels_per_step)
+    assert second.step() and second.batches == first.batches + 1
+    state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)
+    assert PredictorConfig(**state["config"]).ensemble_size == 3
+
+
+def test_a_loaded_predictor_starts_the_policy_without_labels(
+    ring: Ring, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    answer(ring.db, range(20))
+    first = ring.trainer()
+    pretrain(first)
+    first.save()
+    other = Ring(tmp_path_factory.mktemp("other"))
+    config = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder))
+    loaded = other.trainer(config, n_initial=0, freeze=True)
+    try:
+        assert loaded.finished and other.board.version == 1 and loaded.batches == 0
+        assert np.array_equal(rewards(first.predictor.reward), rewards(loaded.predictor.reward))
+        with pytest.raises(checkpoint.CheckpointError, match="another network"):
+            other.trainer(replace(config, ensemble_size=2))
+    finally:
+        other.close()
+
+
+def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
+    """Answers alone would leave it there: both segments have it, and what is wrong by far has no gradient."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    with torch.no_grad():
+        trainer.learner.get_parameter("out.bias").add_(25)
+    before = rewards(trainer.learner.reward).mean()
+    train(trainer, 100)
+    assert rewards(trainer.learner.reward).mean() < 0.9 * before
+
+
+def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
+    answer(ring.db, range(200))
+    trainer = ring.trainer(replace(SMALL, n_initial_epochs=15))
+    pretrain(trainer)
+    assert trainer.validation["accuracy"] > 0.8
+    assert trainer.validation["loss"] < 0.55  # always answering "equal" has ln 2 = 0.69
+    made = [segment(10_000 + n) for n in range(100)]
+    observations, actions = np.concatenate([m.observations for m in made]), np.concatenate([m.actions for m in made])
+    true = np.concatenate([m.rewards for m in made])
+    assert np.corrcoef(true, trainer.predictor.reward(observations, actions))[0, 1] > 0.8
+
+
+def answer_at_random(db: PrefDB, n_labels: int) -> None:
+    """Answers from which there is nothing to learn, only to remember."""
+    rng = np.random.default_rng(0)
+    answers = [(comparison(n), Choice.A if rng.random() < 0.5 else Choice.B) for n in range(n_labels)]
+    db.add_answers(answers, teacher="synthetic")
+
+
+@pytest.mark.parametrize("n_members", [3, 1])
+def test_the_l2_of_a_predictor_that_overfits_rises_and_its_weights_shrink(
+    tmp_path_factory: pytest.TempPathFactory, n_members: int
+) -> None:
+    config = replace(SMALL, ensemble_size=n_members, reward_predictor_learning_rate=1e-2)
+    norms = {}
+    settings: tuple[float | Literal["adaptive"], ...] = (0.0, "adaptive")
+    for l2 in settings:
+        other = Ring(tmp_path_factory.mktemp("l2"))
+        other.board = WeightsBoard(RewardPredictor(VECTORS, config), None)
+        answer_at_random(other.db, 40)
+        trainer = other.trainer(replace(config, l2=l2))
+        pretrain(trainer)
+        train(trainer, 200)
+        norms[l2] = torch.stack([parameter.norm() for parameter in trainer.learner.parameters()]).norm().item()
+        if l2 == 0.0:
+            assert trainer.l2 == [0.0] * n_members
+            assert min(trainer.member_losses()["out_of_bag_ratio"]) > 2
+        else:
+            assert min(trainer.l2) > L2_START and len(trainer.l2) == n_members
+        if n_members == 1:
+            assert trainer.member_losses()["out_of_bag_loss"] == [trainer.validation["loss"]]
+        other.close()
+    assert norms["adaptive"] < 0.8 * norms[0.0]
+
+
+def test_an_adaptive_l2_is_saved_and_goes_on_and_a_flag_overrides_it(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    config = replace(SMALL, l2="adaptive")
+    first = ring.trainer(config)
+    pretrain(first)
+    first.l2 = [0.02, 0.5, 3.0]
+    first.save()
+    second = ring.trainer(config, resume=True)
+    assert second.l2 == first.l2
+    assert second.bag_losses.means() == first.bag_losses.means()
+    fixed = ring.trainer(replace(config, l2=0.25, reward_predictor_learning_rate=1e-4), resume=True)
+    assert fixed.l2 == [0.25] * 3
+    settings = fixed.optimizer.param_groups[0]
+    assert (settings["weight_decay"], settings["lr"]) == (0.25, 1e-4)
+
+
+def test_losses_of_the_members_and_l2_are_in_the_events(ring: Ring) -> None:
+    answer(ring.db, range(40))
+    trainer = ring.trainer()
+    pretrain(trainer)
+    trainer.close()
+    events = EventAccumulator(str(ring.folder / "events" / "reward_predictor")).Reload()
+    expected = {**trainer.member_losses(), "l2": [0.01] * 3}
+    assert set(expected) == {"in_bag_loss", "out_of_bag_loss", "out_of_bag_ratio", "l2"}
+    for name, values in expected.items():
+        assert events.Scalars(f"reward_predictor/{name}")[-1].value == pytest.approx(np.mean(values))
+        members = [events.Scalars(f"reward_predictor_members/{name}_{i}")[-1].value for i in range(3)]
+        assert members == pytest.approx(values)
+
+
+def test_batches_are_cropped_in_training_alone(ring: Ring) -> None:
+    """Never where the predictor is measured, normalised or settled."""
+    answer(ring.db, range(40))
+    trainer = ring.trainer(replace(SMALL, crop_steps=3))
+    seen: dict[str, list[int]] = {"learner": [], "predictor": []}
+    for name, steps in seen.items():
+        module = getattr(trainer, name)
+        module.register_forward_pre_hook(lambda _module, inputs, steps=steps: steps.append(len(inputs[0])))
+    pretrain(trainer)
+    train(trainer, 20)
+    trainer._measure()
+    whole = {2 * LENGTH * n_pairs for n_pairs in range(1, 21)}
+    assert set(seen["predictor"]) <= whole and len(seen["predictor"]) > 4
+    assert min(seen["learner"][-20:]) >= 2 * 16 * (LENGTH - 3)
+    assert max(seen["learner"][-20:]) < 2 * 16 * LENGTH
+    pairs = list(trainer.pairs.values())[:16]
+    cropped, full = trainer._decoded(pairs, crop_steps=3), trainer._decoded(pairs)
+    assert torch.equal(cropped.mu, full.mu) and torch.equal(cropped.counts, full.counts)
+    assert len(cropped.observations) == len(cropped.actions) == len(cropped.segment) < len(full.observations)
+    lengths = cropped.segment.bincount(minlength=32)
+    assert torch.equal(lengths[0::2], lengths[1::2]) and lengths.min() >= LENGTH - 3
+
+
+def test_without_crops_the_generator_stays_as_it_was(ring: Ring) -> None:
+    """So that the batches of a run are the same as ever."""
+    answer(ring.db, range(20))
+    trainer = ring.trainer(n_initial=100)
+    trainer.step()
+    before = trainer.rng.bit_generator.state
+    trainer._decoded(list(trainer.pairs.values()), crop_steps=0)
+    assert trainer.rng.bit_generator.state == before
+    trainer._decoded(list(trainer.pairs.values()), crop_steps=1)
+    assert trainer.rng.bit_generator.state != before
