@@ -69,11 +69,11 @@ class Follower:
         assert self.actor is not None
         self.actor.act()
 
-    def descend(self, descent: Descent) -> torch.Tensor:
+    def descend(self, descent: Descent) -> list[float]:
         """Leaves its share of a gradient where the leader finds it; returns its share of the losses."""
         found, losses = gradients(self.shared.policy, self.batch, self.config, descent)
         torch._foreach_copy_(self.shared.gradients[self.index - 1], list(found))
-        return losses
+        return losses.tolist()  # numbers: a tensor would travel as shared memory, by a connection of its own
 
     def close(self) -> None:
         """Ends the environments."""
