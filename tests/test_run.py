@@ -377,6 +377,11 @@ def test_a_terminal_that_goes_away_ends_the_run_like_ctrl_c(tmp_path: Path) -> N
     folder = tmp_path / "a"
     master, slave = pty.openpty()
     words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+
+    def in_a_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests with nohup ignores it
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
     process = subprocess.Popen(
         words,
         stdin=slave,
@@ -385,7 +390,7 @@ def test_a_terminal_that_goes_away_ends_the_run_like_ctrl_c(tmp_path: Path) -> N
         text=True,
         env=environment(),
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
+        preexec_fn=in_a_terminal,
     )
     os.close(slave)
     try:
