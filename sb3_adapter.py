@@ -63,6 +63,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
         valid = np.ones(self.num_envs, np.bool_)  # where an episode ended, the next one has begun in the same step
         predicted = self.system.end_step(rewards, dones, valid)
         self._keep(observations)
+        infos = [dict(info) for info in infos]  # there are environments that give the same one for all
         for i, info in enumerate(infos):
             info[TRUE_REWARD] = float(rewards[i])
             if predicted is not None:

@@ -565,6 +565,29 @@ def test_stable_baselines3_learns_from_predicted_rewards(tmp_path: Path) -> None
     single.close()
 
 
+def test_each_environment_of_stable_baselines3_is_told_its_own_reward(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    class OneInfo(DummyVecEnv):
+        """Gives one info for all, as some environments do that are many at once."""
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, _ = super().step_wait()
+            return observations, rewards + np.arange(2), dones, [{}] * 2
+
+    predictor_for(gymnasium.make("CartPole-v1"), tmp_path, "CartPole-v1")
+    settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path}
+    venv = drlhp.HumanPreferencesSB3VecEnv(OneInfo([lambda: gymnasium.make("CartPole-v1")] * 2), **settings)
+    venv.seed(0)
+    venv.reset()
+    venv.step(np.array([0, 1]))
+    _, rewards, _, infos = venv.step(np.array([0, 1]))
+    assert [info["true_reward"] for info in infos] == [1, 2]
+    assert [info["predicted_reward"] for info in infos] == pytest.approx(rewards.tolist()) and rewards[0] != rewards[1]
+    venv.close()
+
+
 def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
     predictor = predictor_for(env, tmp_path, "CartPole-v1", network=Waves)
