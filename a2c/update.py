@@ -28,7 +28,7 @@ class RMSProp(Optimizer):
     """RMSProp with epsilon inside the root, as TensorFlow has it and the paper's A2C settings expect.
 
     PyTorch adds epsilon outside, which makes the first steps on rarely active weights far larger. Computed by PyTorch's
-    fused Adagrad, which takes a third of the time: its sum of squared gradients is made to decay. For an average v of
+    fused Adagrad, which goes through memory once: its sum of squared gradients is made to decay. For an average v of
     squares, v + epsilon is (1 - alpha) times that sum.
     """
 
@@ -46,9 +46,17 @@ class RMSProp(Optimizer):
             share = 1 - group["alpha"]
             least = torch.tensor(group["eps"] / share, device=params[0].device)  # without gradients it comes to that
             torch._foreach_lerp_(sums, [least] * len(sums), share)
-            fixed: dict[str, Any] = {"lr_decay": 0.0, "weight_decay": 0.0, "eps": 0.0, "maximize": False}
-            grads = [p.grad for p in params]
-            torch._fused_adagrad_(params, grads, sums, steps, lr=group["lr"] / math.sqrt(share), **fixed)
+            torch._fused_adagrad_(
+                params,
+                [p.grad for p in params],
+                sums,
+                steps,
+                lr=group["lr"] / math.sqrt(share),
+                lr_decay=0.0,
+                weight_decay=0.0,
+                eps=0.0,
+                maximize=False,
+            )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
