@@ -33,7 +33,7 @@ import torch
 
 import checkpoint
 from channels import Channels, Failure, WeightsBoard, drain, offer
-from errors import UserError
+from errors import UserError, reason_of
 from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
 from label_queue import LABELLER, LabelQueue
 from networks import MakeNetwork, is_forked, use_threads
@@ -592,10 +592,9 @@ class PreferenceSystem:
         try:
             return render()
         except Exception as error:  # a renderer may raise anything
-            reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
             raise UserError(
-                f"{self.info.env_id} cannot be drawn for people ({reason}): mend its render(), and where MuJoCo has no "
-                "display, set MUJOCO_GL to egl or osmesa before the program starts."
+                f"{self.info.env_id} cannot be drawn for people ({reason_of(error)}): mend its render(), and where "
+                "MuJoCo has no display, set MUJOCO_GL to egl or osmesa before the program starts."
             ) from error
 
     def pictures(self, frames: Sequence[Any]) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from errors import reason_of
 from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
@@ -80,7 +81,7 @@ def _open_window(title: str, width: int, height: int, *, visible: bool = True) -
         # Waiting for the monitor in flip() would hold up everything else the process does.
         return pyglet.window.Window(width, height, title, resizable=True, visible=visible, vsync=False)
     except Exception as error:  # pyglet has no common base class for its X11, GLX and driver errors
-        reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
+        reason = reason_of(error)
         raise DisplayError(f"No window with OpenGL 3.3 opens on display '{name}' ({reason}): {ways}.") from error
 
 

@@ -10,6 +10,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from errors import reason_of
+
 from .preprocessing import PixelPreprocessing
 from .table import EnvError, EnvInfo, find_spec
 from .vector import PreferenceVecEnv
@@ -59,8 +61,7 @@ def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
         with build_env(spec, info, watched=True) as env:
             frame = env.reset(seed=0)[1][FRAME_KEY]
     except Exception as error:  # a renderer may raise anything
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise EnvError(f"{info.env_id} cannot draw frames for people to watch: {reason}.") from error
+        raise EnvError(f"{info.env_id} cannot draw frames for people to watch: {reason_of(error)}.") from error
     if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.shape[2:] == (3,)):
         raise EnvError(f"{info.env_id} cannot be watched: its rgb_array frames must be (H, W, 3) uint8.")
 

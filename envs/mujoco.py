@@ -19,6 +19,8 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from errors import reason_of
+
 from .bodies import TASKS, Moment
 from .table import EnvError, EnvInfo, find_spec, make
 from .vector import PreferenceVecEnv
@@ -236,9 +238,8 @@ def _draw(env_id: str, states: NDArray[Any]) -> NDArray[np.uint8]:
             body.set_state(state[: body.model.nq], state[body.model.nq :])
             frames.append(body.render())
     except Exception as error:  # a renderer may raise anything
-        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
         raise EnvError(
-            f"{env_id} cannot be drawn ({reason}): install a renderer that needs no display (Debian: apt-get install "
-            "libegl1), and unset MUJOCO_GL or let it name one: egl, osmesa or, with a display, glfw."
+            f"{env_id} cannot be drawn ({reason_of(error)}): install a renderer that needs no display (Debian: apt-get "
+            "install libegl1), and unset MUJOCO_GL or let it name one: egl, osmesa or, with a display, glfw."
         ) from error
     return np.stack(frames)

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from errors import UserError
+from errors import UserError, reason_of
 
 from .bodies import TASKS, Task, task_id
 
@@ -279,7 +279,7 @@ def make(spec: EnvSpec, **options: Any) -> Any:
     try:
         return gymnasium.make(spec, **options)
     except Exception as error:  # a constructor may raise anything
-        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        reason = reason_of(error)
         renderer = os.environ.get("MUJOCO_GL")
         if renderer and is_body(spec) and "mujoco" not in sys.modules:  # it looks for the renderer when it is imported
             raise EnvError(
