@@ -193,8 +193,13 @@ def reproduce(
     for one in wanted:
         _check_same(*one)
     page = Path(log_dir) / f"{name}-report"
-    if page.is_dir() and (files := os.listdir(page)) and "report.html" not in files:  # said now, not after hours
-        raise UserError(f"{page} is where the report will be, and holds something else; move it.")
+    if page.exists():  # then said now, not after hours
+        from report.command import check_output  # slow to import
+
+        try:
+            check_output(page)
+        except UserError as error:
+            raise UserError(f"{page} is where the report will be, and holds something else; move it.") from error
     print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
