@@ -419,18 +419,29 @@ if __name__ == "__main__":
 """
 
 
+def started(folder: Path, source: str) -> subprocess.Popen[str]:
+    """A program of somebody's, once it has said that it is ready."""
+    script = folder / "program.py"
+    script.write_text(source)
+    program = subprocess.Popen(
+        [sys.executable, script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    return program
+
+
 @pytest.mark.parametrize(
     ("ending", "status"), [("import time; time.sleep(1e6)", -signal.SIGKILL), ("raise RuntimeError('a bug')", 1)]
 )
 def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, status: int) -> None:
     """Killed without a chance to tidy up, and dead of a mistake of its own without `close`."""
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(ending=ending))
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    program = subprocess.Popen(
-        [sys.executable, script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert program.stdout is not None and program.stdout.readline() == b"ready\n"
+    program = started(tmp_path, PROGRAM.format(ending=ending))
     children = children_of(program.pid)
     if status == -signal.SIGKILL:
         assert len(children) == 2
@@ -445,8 +456,8 @@ def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, status:
 
 def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(tmp_path: Path) -> None:
     """The terminal, and a notebook, send it to all of them."""
-    script = tmp_path / "program.py"
-    script.write_text(
+    program = started(
+        tmp_path,
         "import gymnasium, time\n"
         "from drlhp import HumanPreferencesEnvWrapper\n"
         "if __name__ == '__main__':\n"
@@ -458,19 +469,8 @@ def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(
         "        env.reset(seed=0)\n"
         "    while env.pref_db_size.value < 12:\n"
         "        env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
-        "    env.close()\n"
+        "    env.close()\n",
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    program = subprocess.Popen(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert program.stdout is not None and program.stdout.readline() == "ready\n"
     os.killpg(program.pid, signal.SIGINT)
     _, errors = program.communicate(timeout=PATIENCE)
     assert program.returncode == 0 and not errors, errors
