@@ -7,6 +7,8 @@ layer, so that three cost little more than one, and the output is (members, B, n
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
@@ -19,6 +21,11 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from errors import UserError
+
+# PyTorch for CUDA loads Triton with the first optimiser. Where Mesa has drawn before that, as clips of bodies and the
+# window do without a card's own OpenGL, the two compilers of code in one process end it with a segmentation fault.
+with contextlib.suppress(ImportError):  # PyTorch for processors has none
+    importlib.import_module("triton")
 
 CPU = torch.device("cpu")
 MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`

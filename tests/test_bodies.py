@@ -1,9 +1,12 @@
 """MuJoCo: rl-teacher's tasks against simulator state, Gymnasium's own environments against themselves."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from envs import EnvError, draw_states, env_info, make_env, make_vec_env
 from envs.bodies import TASKS
 from gatherers import Drawing
 from pref_db import Choice, Comparison, PrefDB, Segment, decode_frames, decode_view, draw_with, encode_view
-from tests.test_run import one_sentence, run
+from tests.test_run import ROOT, one_sentence, run
 
 # Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
 Formula = Callable[[Any, float, np.ndarray], float]
@@ -205,6 +208,19 @@ def test_a_body_that_gets_far_stays_in_the_picture(task: str) -> None:
         pytest.skip(str(error))
     at_start, far = (frames[..., 0] > frames[..., 2] + 30).sum((1, 2))
     assert at_start > 200 and 0.8 < far / at_start < 1.25
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs PyTorch for CUDA, whose compiler clashes with Mesa's")
+def test_a_process_that_has_drawn_a_body_can_make_an_optimiser() -> None:
+    program = """
+import numpy as np, torch
+from a2c.model import Policy
+from envs import draw_states
+draw_states("Hopper-v1", np.zeros((1, 12), np.float32))
+torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 def test_states_of_another_body_are_refused_in_one_sentence() -> None:
