@@ -4,7 +4,8 @@ python benchmarks/labelling.py            # all four, to results/labelling.json 
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
 gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
-colour clips; and how fast it trains alone, with the page open on another machine, and with it open here, in turns.
+colour clips; and how fast it trains alone, with the page open on another machine, with it open here, and with it here
+on a break, in turns.
 trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
 and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
@@ -55,8 +56,9 @@ KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
 SITTINGS = 5
 # Where somebody has the page open: nowhere, on another machine (where requests alone reach this one), or here, where
-# the browser works on the same cores.
-NOWHERE, ELSEWHERE, HERE = BESIDE = ("training", "training, page open elsewhere", "training, page open here")
+# the browser works on the same cores; also on a break, as the page is when nobody has touched it for some minutes.
+BESIDE = ("training", "training, page open elsewhere", "training, page open here", "training, page here on a break")
+NOWHERE, ELSEWHERE, HERE, RESTING = BESIDE
 THINK_SECONDS = 4.0  # from one answer to the next: the paper's labellers took 3 to 5 (section 3.1)
 WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
 FIRST_RUN = ("train_policy_with_preferences", PONG, "--ui", "web")
@@ -113,8 +115,8 @@ def percentile(values: list[float], share: float) -> float:
 def gap(n: int) -> dict[str, Any]:
     """Milliseconds from an answer to the next pair's first frame, and to its second, on screen, beside a training.
 
-    Somebody gives n answers in some sittings; for as long each, the training goes on alone, and beside the requests of
-    somebody with the page on another machine.
+    Somebody gives n answers in some sittings; for as long each, the training goes on alone, beside the requests of
+    somebody with the page on another machine, and beside the page on a break.
     """
     gaps: list[tuple[str, float]] = []
     speeds: dict[str, list[float]] = {name: [] for name in BESIDE}
@@ -146,6 +148,10 @@ def gap(n: int) -> dict[str, Any]:
                         wait_for_pair(page)
                 wait_for_js(page, f"gaps.filter(([name]) => name === 'pair-moving').length >= {a_sitting}")
                 gaps += page.evaluate("gaps")
+                page.keyboard.press("p")
+                page.wait_for_selector("#resume")
+                with speed_of(run_dir, speeds[RESTING]):
+                    page.wait_for_timeout(1000 * a_sitting * THINK_SECONDS)
                 page.close()
     result: dict[str, Any] = {"answers": a_sitting * SITTINGS}
     for name, values in speeds.items():

@@ -652,6 +652,22 @@ def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server)
         assert rows(server) == []
 
 
+def test_a_page_that_nobody_touches_gives_its_pairs_back(browser: Browser, server: Server) -> None:
+    other = server.client("other")
+    with opened(browser, server) as page:
+        page.clock.install()
+        for x in (5, 10):  # a mouse that moves is somebody
+            page.mouse.move(x, 5)
+            page.clock.fast_forward("02:50")
+            assert page.is_hidden("#waiting")
+        page.clock.fast_forward("00:10")
+        page.wait_for_selector("#waiting-reason:has-text('Nobody has touched this page for 3 minutes')")
+        wait_until(lambda: len(other.next(8)) == 8, "all are free")
+        page.keyboard.press("l")
+        assert wait_for_pair(page)
+        assert rows(server) == []
+
+
 def test_on_a_break_undo_ends_it_and_an_earlier_answer_is_changed_by_one_press(
     browser: Browser, server: Server
 ) -> None:

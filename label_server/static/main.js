@@ -17,6 +17,7 @@ const $ = (id) => document.getElementById(id);
 const GUARD_MS = 250; // after a pair appears: presses that were meant for the one before
 const FLASH_MS = 150;
 const POLL_MS = 2000, HIDDEN_POLL_MS = 5000;
+const IDLE_MINUTES = 3; // after which a page that nobody touches takes a break
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const TOUCH = matchMedia("(hover: none) and (pointer: coarse)");
 const PACE_OVER = 20, LEAST_PACES = 5; // newest answers; so many before they say how long the rest takes
@@ -85,7 +86,7 @@ function showWaiting() {
   $("resume").hidden = !pairs.away;
   $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || (status.ready && !pairs.none) ? "One moment" : "No pair to show right now";
   let reason = status?.reason || "Getting the next pair…";
-  if (pairs.away) reason = `Your pairs have gone to whoever else labels. Press ${TOUCH.matches ? "" : "P, or "}the button to go on.`;
+  if (pairs.away) reason = `${nobody ? `Nobody has touched this page for ${IDLE_MINUTES} minutes. ` : ""}Your pairs have gone to whoever else labels. Press ${TOUCH.matches ? "" : "P, or "}the button to go on.`;
   else if (loading) reason = "Loading the clips…";
   else if (!status?.reason && status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
   if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
@@ -259,6 +260,25 @@ async function skip() {
 
 async function takeBreak() {
   if (pairs.away) return goOn();
+  nobody = false;
+  leave();
+}
+
+let idle = null; // the timer of a page that nobody touches
+let nobody = false; // whether the break began by itself
+
+/** Takes a break when nobody has been here for long: others get the pairs, and clips that nobody sees cost no time. */
+function stayAwake() {
+  clearTimeout(idle);
+  idle = setTimeout(() => {
+    stayAwake();
+    if (!shown || anyOpen()) return;
+    nobody = true;
+    leave();
+  }, 60000 * IDLE_MINUTES);
+}
+
+async function leave() {
   relabelling = null;
   pairs.away = true;
   const tokens = pairs.tokens();
@@ -343,6 +363,7 @@ let opener = null; // the button by which the mouse has opened a dialog, which g
 
 function listen() {
   addEventListener("keydown", onKey);
+  for (const sign of ["keydown", "pointerdown", "pointermove", "wheel"]) addEventListener(sign, stayAwake, { passive: true });
   addEventListener("hashchange", () => location.hash.startsWith("#t=") && location.reload()); // another link
   document.addEventListener("click", (event) => {
     // A click leaves the keyboard with the page: the next Enter is an answer, not the same button again.
@@ -473,6 +494,7 @@ async function begin() {
   });
   tabs = new Tabs(me, fromOtherTab);
   listen();
+  stayAwake();
   show();
   outbox.flush();
   followEvents();
