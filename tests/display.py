@@ -44,7 +44,7 @@ def xdotool(*arguments: str) -> str:
 
 def focus(title: str) -> None:
     """Gives the keyboard to a window; there is no window manager to do so."""
-    xdotool("search", "--sync", "--name", title, "windowfocus", "--sync")
+    xdotool("search", "--sync", "--onlyvisible", "--name", title, "windowfocus", "--sync")
 
 
 def screenshot() -> np.ndarray:
