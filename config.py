@@ -253,6 +253,7 @@ def validate(config: RunConfig) -> None:
         "crop_steps": (predictor.crop_steps, 0),
         "reward_predictor_ckpt_interval": (predictor.reward_predictor_ckpt_interval, 1),
         "n_initial_prefs": (prefs.n_initial_prefs, 0),
+        "n_initial_rounds": (prefs.n_initial_rounds, 1),
         "max_prefs": (prefs.max_prefs, 0),
         "max_segs": (prefs.max_segs, 2),
         "clip_steps": (prefs.clip_steps, 1),
@@ -353,6 +354,22 @@ def _validate_stages(config: RunConfig) -> None:
         raise UserError(
             "pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some."
         )
+    if prefs.n_initial_rounds > 1:
+        if config.mode != "train_policy_with_preferences":
+            raise UserError(
+                "--n_initial_rounds above 1 needs a reward predictor that learns meanwhile, as it does in "
+                "train_policy_with_preferences; leave it out here."
+            )
+        if prefs.query_selection not in ("disagreement", "entropy"):
+            raise UserError(
+                "--n_initial_rounds above 1 needs pairs that the reward predictor chooses: give --query_selection "
+                f"disagreement or entropy, not {prefs.query_selection}."
+            )
+        if prefs.n_initial_rounds > prefs.n_initial_prefs:
+            raise UserError(
+                f"--n_initial_rounds {prefs.n_initial_rounds} must not exceed the initial labels, which are "
+                f"{prefs.n_initial_prefs}."
+            )
     if config.mode == "train_policy_with_preferences":
         if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):
             raise UserError(

@@ -91,6 +91,12 @@ BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
+# Few labels have to tell much: all of them teach every member, and which clips are compared is chosen by those before.
+FEW = (
+    *("--explore_million_timesteps", "0.05", "--clip_steps", "15", "--n_initial_rounds", "10"),
+    *("--ensemble_size", "3", "--query_selection", "disagreement", "--query_candidates", "100"),
+    *("--no_bootstrap", "--no_hold_out"),
+)
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
@@ -98,8 +104,8 @@ ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
     "moving-dot-100": Experiment(
-        "the moving dot, 100 labels, after exploring without any",
-        (*MOVING_DOT, "--max_prefs", "100", "--n_initial_prefs", "100", "--explore_million_timesteps", "0.05"),
+        "the moving dot, 100 labels, after exploring without any, each round of ten chosen by the last ones",
+        (*MOVING_DOT, "--max_prefs", "100", "--n_initial_prefs", "100", *FEW),
     ),
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),

@@ -74,7 +74,7 @@ class PairBatch:
             segments = [part for a, b in both for part in random_crop(a, b, crop_steps, rng)]
         lengths = torch.tensor([len(segment) for segment in segments])
         return cls(
-            _observations(segments, n_frames),
+            observations_of(segments, n_frames),
             torch.from_numpy(np.concatenate([segment.actions for segment in segments])),
             torch.repeat_interleave(torch.arange(len(segments)), lengths),
             torch.tensor([pair.label.mu for pair in pairs], dtype=torch.float32),
@@ -92,7 +92,7 @@ class PairBatch:
         return sums[:, 0::2], sums[:, 1::2]
 
 
-def _observations(segments: list[Segment], n_frames: int | None) -> Tensor:
+def observations_of(segments: list[Segment], n_frames: int | None) -> Tensor:
     """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.converted`)."""
     first = segments[0]
     if n_frames is None and first.observations.ndim == 3 and first.stack == 4 and sys.byteorder == "little":

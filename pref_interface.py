@@ -16,6 +16,7 @@ import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, Drawing, PreferenceGatherer
+from initial_rounds import InitialRounds
 from label_queue import FEW_LABELS, LabelQueue, nearly_full
 from ordering import OrderingQueries
 from person import Ui
@@ -67,6 +68,9 @@ class PrefsConfig:
     """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
     n_initial_prefs: int = 500
     """Labels to gather before the reward predictor is pretrained."""
+    n_initial_rounds: int = 1
+    """Rounds in which the initial labels are asked: with more than one the reward predictor learns from each, and
+    chooses by `--query_selection` which pairs the next one asks."""
     max_prefs: int = 5500
     """Labels to gather in all; the policy goes on without more."""
     max_segs: int = 1000
@@ -180,6 +184,7 @@ class PrefInterface:
     Args:
         annealed_over: agent steps of policy training over which a synthetic teacher spreads its labels.
         goal: labels after which nobody is asked any more.
+        rounds: of the initial labels, where there is more than one.
     """
 
     def __init__(
@@ -192,12 +197,13 @@ class PrefInterface:
         seed: int,
         goal: int,
         annealed_over: float,
+        rounds: InitialRounds | None = None,
     ) -> None:
         self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
         # Where there is no trainer, no labels are initial ones.
         self._initial = config.labels_to_start() if channels.labels is not None else 0
         self.n_initial = LabelQueue(db).labels_to_start(self._initial)
-        self.goal, self.annealed_over = goal, annealed_over
+        self.goal, self.annealed_over, self.rounds = goal, annealed_over, rounds
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
         self.asked = db.comparison_ids()
@@ -261,6 +267,11 @@ class PrefInterface:
         """Whether the initial labels are still asked for, which training waits for, if there is any."""
         return self.n_labels < (self.config.n_initial_prefs if self.channels.labels is None else self.n_initial)
 
+    @property
+    def _judged(self) -> bool:
+        """Whether pairs can be chosen now: always, but between two rounds of the initial labels."""
+        return self.rounds is None or not self._asks_initial or self.rounds.judged(self.n_labels, self.n_initial)
+
     def wanted(self) -> int:
         """How many comparisons more should be asked for now."""
         goal = self.goal
@@ -269,6 +280,8 @@ class PrefInterface:
             started_early = self.n_initial < self._initial
             initial = min(self.n_initial if started_early else self.config.n_initial_prefs, goal)
             goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
+        if self.rounds is not None and self._asks_initial:
+            goal = min(goal, self.rounds.goal(self.n_labels, self.n_initial))
         return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing.open))
 
     @property
@@ -287,6 +300,8 @@ class PrefInterface:
                 return self._drawing.status()
             if len(self.pool) < 2:
                 return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
+            if not self._judged:
+                return f"Choosing the next pairs by what {self.n_labels} labels have taught the reward predictor"
             if not self.wanted():
                 return f"{self.n_labels} labels; the next is due when the policy has trained on"
             return "Waiting for new clips from the agent: every pair was asked"
@@ -389,6 +404,8 @@ class PrefInterface:
             if not person:
                 return False
             n = min(n, len(self._unseen()) // 2)
+        if self.rounds is not None and not self._judged:
+            return self.rounds.judge(self.n_labels, self.n_initial, self.pool)
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)

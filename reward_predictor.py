@@ -38,6 +38,12 @@ class PredictorConfig:
     not as they are."""
     ensemble_size: int = 3
     """Members of the ensemble, each trained on its own bootstrap of the labels."""
+    bootstrap: bool = True
+    """As in the paper; --no_bootstrap trains each member on all labels, from a start of its own, since a bootstrap
+    leaves out a third of them, which a hundred labels cannot spare."""
+    hold_out: bool = True
+    """Keep a fifth of the labels out of the training, by which it is seen how well the others are predicted, and the
+    pretraining ends when that gets no better; --no_hold_out trains on all."""
     reward_predictor_learning_rate: float = 1e-3
     """Learning rate of the reward predictor (AdamW)."""
     batchnorm: bool = True

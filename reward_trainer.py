@@ -18,6 +18,7 @@ from torch import Tensor
 import checkpoint
 import networks
 from channels import Channels, Report, WeightsBoard, drain
+from initial_rounds import round_of
 from label_queue import LabelQueue
 from pair_batches import PairBatch, TrainingPair, bootstrap_count
 from pref_db import PrefDB
@@ -39,6 +40,7 @@ MEASURED_LABELS = 100  # of the validation labels, the newest
 PATIENCE_EPOCHS = 5  # pretraining ends when so many epochs
 MIN_GAIN = 0.02  # have not brought the validation loss down by this share: the rest is creeping, which costs minutes
 AVERAGED_BATCHES = 50
+BATCHES_PER_ROUND = 100  # at least, after each round of initial labels
 BATCHES_PER_L2_STEP = 50  # about as many as the running losses average over
 OBSERVED_PAIRS = 200  # labels whose segments, some 10,000 frames, tell the mean and deviation of each pixel
 SETTLING_PAIRS = 16  # labels whose segments give batch norm its statistics, and the reward its zero and scale
@@ -81,6 +83,8 @@ class Trainer:
         rollout_steps: int = 0,
         n_initial_batches: int | None = None,
         make_network: networks.MakeNetwork | None = None,
+        n_initial_rounds: int = 1,
+        query_board: WeightsBoard | None = None,
     ) -> None:
         """Reads the store of a run folder.
 
@@ -88,6 +92,7 @@ class Trainer:
             improve: pretrain what another run has pretrained on these labels too.
             rollout_steps: agent steps that the policy takes at a time.
             n_initial_batches: they end the pretraining, or if frozen are its least; None leaves it to the loss.
+            n_initial_rounds: in which the initial labels come; what each has taught goes to `query_board`.
         """
         torch.manual_seed(seed)
         self.inputs, self.intervals, self.n_initial_batches = inputs, intervals, n_initial_batches
@@ -99,10 +104,13 @@ class Trainer:
             run_dir,
         )
         self.n_initial_prefs, self.freeze, self.rollout_steps = n_initial_prefs, freeze, rollout_steps
+        self.n_initial_rounds, self.query_board = n_initial_rounds, query_board
+        self._rounds_learned = 0
         self.own_network = make_network is not None
         self.learner = RewardPredictor(inputs, config, device, make_network)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
         self.predictor = copy.deepcopy(self.learner)
+        self.bootstraps = config.bootstrap and config.ensemble_size > 1
         self.adapts_l2 = config.l2 == "adaptive"
         self.l2 = [L2_START if config.l2 == "adaptive" else config.l2] * config.ensemble_size  # of each member
         self.bag_losses = BagLosses(config.ensemble_size).to(device)
@@ -147,6 +155,8 @@ class Trainer:
             if self._may_start() and self._split(validation=False):
                 self._pretrain_epoch()
                 worked = True
+            else:
+                worked = self._learn_round()
         elif not self.freeze and (n_batches := self._batches_due()):
             with self.channels.turns.trainer():  # for all of them: one rollout of PPO's makes several due
                 self._train(n_batches)
@@ -193,7 +203,7 @@ class Trainer:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 counts = tuple(
-                    bootstrap_count(label.comparison_id, i) if self.predictor.n_members > 1 else 1
+                    bootstrap_count(label.comparison_id, i) if self.bootstraps else 1
                     for i in range(self.predictor.n_members)
                 )
                 self.pairs[label.seq] = TrainingPair(
@@ -218,7 +228,8 @@ class Trainer:
 
     def _split(self, *, validation: bool) -> list[TrainingPair]:
         """The labels of one side of the split; a handful that all fell to validation are trained on all the same."""
-        pairs = [pair for pair in self.pairs.values() if pair.label.validation == validation]
+        holds_out = self.config.hold_out
+        pairs = [pair for pair in self.pairs.values() if (holds_out and pair.label.validation) == validation]
         return pairs if pairs or validation else list(self.pairs.values())
 
     def _sample(self) -> list[TrainingPair]:
@@ -291,11 +302,11 @@ class Trainer:
     def member_losses(self) -> dict[str, list[float]]:
         """Each member's loss in and out of its bootstrap, and their ratio; NaN while unknown.
 
-        A single predictor has all labels in its bootstrap: the validation labels stand in for those out of it.
+        Without bootstraps each member has all labels: the validation labels stand in for those out of it.
         """
         in_bag, out_of_bag = self.bag_losses.means()
-        if self.predictor.n_members == 1:
-            out_of_bag = [self.validation["loss"]]
+        if not self.bootstraps:
+            out_of_bag = [self.validation["loss"]] * self.predictor.n_members
         ratio = [outside / inside for inside, outside in zip(in_bag, out_of_bag, strict=True)]
         return {"in_bag_loss": in_bag, "out_of_bag_loss": out_of_bag, "out_of_bag_ratio": ratio}
 
@@ -315,8 +326,24 @@ class Trainer:
             with self.channels.turns.trainer():
                 self.predictor.fit_normaliser(self.predictor.settle_batchnorm(batch.observations, batch.actions))
 
-    def _pretrain_epoch(self) -> None:
-        """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
+    def _learn_round(self) -> bool:
+        """Learns a little from the rounds of initial labels that are complete, to choose what the next one asks."""
+        if self.query_board is None:
+            return False
+        n_rounds = round_of(len(self.pairs), self.n_initial_prefs, self.n_initial_rounds)
+        if n_rounds <= self._rounds_learned or not self._split(validation=False):
+            return False
+        until = self.batches + BATCHES_PER_ROUND
+        while self.batches < until:
+            if not self._pass():
+                return True
+        self._settle()
+        self.query_board.publish(self.predictor)
+        self._rounds_learned = n_rounds
+        return True
+
+    def _pass(self) -> bool:
+        """One pass over the training labels; False if the run was stopped meanwhile."""
         train = self._split(validation=False)
         starts_afresh = not self.batches and not self.config.load_reward_predictor_ckpt_dir
         if starts_afresh and self.config.reward_predictor_normalises_pixels:
@@ -326,9 +353,15 @@ class Trainer:
         size = self.config.label_batch_size
         for start in range(0, len(order), size):
             if self.channels.stop.is_set():
-                return
+                return False
             self._train_batch([train[i] for i in order[start : start + size]])
             self._report()
+        return True
+
+    def _pretrain_epoch(self) -> None:
+        """One pass over the training labels; ends pretraining when the validation loss no longer falls."""
+        if not self._pass():
+            return
         self.epochs += 1
         self._settle()
         self._measure()

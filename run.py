@@ -55,6 +55,7 @@ from channels import Channels, Episode, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import draw_states, env_info, make_vec_env
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
+from initial_rounds import InitialRounds
 from label_queue import LabelQueue
 from person import screen_for
 from pref_db import Comparison, PrefDB, draw_with, shown, store_path
@@ -116,7 +117,8 @@ class Run:
         self.episode_file: EpisodeFile | None = None
         self.interface: PrefInterface | None = None
         self.keeper: label.SegmentKeeper | None = None
-        self.board: WeightsBoard | None = None
+        self.board: WeightsBoard | None = None  # for the policy
+        self.query_board: WeightsBoard | None = None  # for choosing what is asked in the rounds of initial labels
         self.predictor_inputs = PredictorInputs(
             self.info.kind, self.info.observation_shape, self.info.n_actions, self.info.action_dim
         )
@@ -132,7 +134,7 @@ class Run:
         log.info("the networks compute on the %s", self.device.type)
         if config.uses_preferences:
             self._open_store()
-            self.board = WeightsBoard(RewardPredictor(self.predictor_inputs, config.predictor), self.channels.context)
+            self.board = self._board()
         if gathers(self.config):
             self._build_interface()
         elif config.mode == "gather_initial_prefs":  # segments alone, to be labelled later
@@ -152,6 +154,9 @@ class Run:
             self.channels.read_in_background()  # the children have the other ends already
         if config.mode == "gather_initial_prefs":
             self.done = self._gathered
+
+    def _board(self) -> WeightsBoard:
+        return WeightsBoard(RewardPredictor(self.predictor_inputs, self.config.predictor), self.channels.context)
 
     def _gathered(self) -> bool:
         """Whether `gather_initial_prefs` has what it is for: labels, or segments alone."""
@@ -183,6 +188,11 @@ class Run:
 
     def _build_interface(self) -> None:
         config = self.config
+        rounds = None
+        if config.prefs.n_initial_rounds > 1:
+            self.query_board = self._board()
+            spec = PredictorCopySpec(self.predictor_inputs, config.predictor, self.query_board, self.device)
+            rounds = InitialRounds(config.prefs.n_initial_rounds, spec)
         db = PrefDB.open(self.path / "prefs.db")
         gatherer = self._gatherer(db)
         self.teacher_is_person = self.people_watch = gatherer.is_person
@@ -196,6 +206,7 @@ class Run:
             seed=config.seed,
             goal=self.goal_labels,
             annealed_over=config.policy.million_timesteps * 1e6,
+            rounds=rounds,
         )
         self.local.append(self.interface)
 
@@ -230,6 +241,8 @@ class Run:
             "resume": bool(config.resume),
             "device": self.device,
             "rollout_steps": config.policy.n_envs * config.policy.n_steps,
+            "n_initial_rounds": config.prefs.n_initial_rounds,
+            "query_board": self.query_board,
         }
         if config.synchronous:
             trainer = Trainer(channels=self.channels, **arguments)

@@ -123,6 +123,8 @@ def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """
     if fits_returns(run):
         raise Missing("This predictor was fitted to the clips' true returns, so it gives answers no probabilities.")
+    if not run.config["predictor"].get("hold_out", True):
+        raise Missing("This predictor was trained on all labels, so none is left to try it on.")
     with store(run) as db:
         newest = [label for label in db.labels() if label.validation and label.mu is not None][-MAX_LABELS:]
         if not newest:

@@ -317,6 +317,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("label_error_rate", "1"),
         ("label_buffer", "0"),
         ("query_candidates", "0"),
+        ("n_initial_rounds", "0"),
         ("explore_million_timesteps", "inf"),
         ("labels_per_step", "inf"),
         ("seed", str(2**62)),
@@ -342,6 +343,9 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
         ("pretrain_reward_predictor", [], "load_prefs_dir"),
         (TRAIN, ["--ensemble_size", "1", "--query_selection", "disagreement"], "needs an ensemble"),
         (TRAIN, ["--ensemble_size", "1", "--disagreement_bonus", "0.1"], "needs an ensemble"),
+        (TRAIN, ["--n_initial_rounds", "2", "--query_selection", "random"], "give --query_selection disagreement"),
+        (TRAIN, ["--n_initial_rounds", "11", "--n_initial_prefs", "10"], "must not exceed the initial labels"),
+        ("gather_initial_prefs", ["--n_initial_rounds", "2"], "leave it out here"),
         (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
     ],
 )

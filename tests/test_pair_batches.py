@@ -28,9 +28,9 @@ def test_stacks_of_four_frames_are_mixed_as_they_are_read(monkeypatch: pytest.Mo
     rng = np.random.default_rng(0)
     segments = [pixels(rng.integers(256, size=(steps + 3, 6, 5), dtype=np.uint8)) for steps in (4, 1, 7)]
     segments.append(segments[0].crop(1, 2))
-    quick = pair_batches._observations(segments, None)
+    quick = pair_batches.observations_of(segments, None)
     monkeypatch.setattr(sys, "byteorder", "big")  # where the quick way would turn the stacks round
-    plain = pair_batches._observations(segments, None)
+    plain = pair_batches.observations_of(segments, None)
     assert torch.equal(quick, plain) and quick.is_contiguous(memory_format=torch.channels_last)
     assert np.array_equal(quick.numpy(), np.concatenate([segment.stacked() for segment in segments]))
 

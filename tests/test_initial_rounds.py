@@ -1,0 +1,155 @@
+"""Initial labels in rounds: what the predictor has learned from one chooses what the next asks."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from channels import WeightsBoard
+from gatherers import SyntheticGatherer
+from initial_rounds import InitialRounds, round_of
+from label_queue import LabelQueue
+from pref_db import PrefDB
+from pref_interface import PrefInterface, PrefsConfig, informativeness
+from reward_predictor import PredictorCopySpec, RewardPredictor
+from reward_trainer import Trainer
+from teachers import SyntheticTeacher
+from tests.ring import SMALL, VECTORS, Ring, answer, segment
+
+CONFIG = PrefsConfig(n_initial_prefs=40, n_initial_rounds=4, max_segs=100, query_candidates=100)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    with closing(Ring(tmp_path)) as ring:
+        yield ring
+
+
+class Rounds:
+    """An interface that asks a synthetic teacher in rounds, and a trainer, on the store of a ring."""
+
+    def __init__(self, ring: Ring, *, resume: bool = False) -> None:
+        self.ring, self.db = ring, PrefDB.open(ring.folder / "prefs.db")
+        self.board = WeightsBoard(RewardPredictor(VECTORS, SMALL), None)
+        self.rounds = InitialRounds(CONFIG.n_initial_rounds, PredictorCopySpec(VECTORS, SMALL, self.board))
+        gatherer = SyntheticGatherer(self.db, SyntheticTeacher())
+        self.interface = PrefInterface(
+            self.db, gatherer, ring.channels, CONFIG, seed=0, goal=40, annealed_over=1000, rounds=self.rounds
+        )
+        self.trainer = Trainer(
+            VECTORS,
+            "Test-v0",
+            SMALL,
+            ring.channels,
+            ring.board,
+            ring.folder,
+            seed=0,
+            n_initial_prefs=40,
+            freeze=False,
+            resume=resume,
+            n_initial_rounds=CONFIG.n_initial_rounds,
+            query_board=self.board,
+        )
+        ring.trainers.append(self.trainer)
+        for number in range(CONFIG.max_segs):
+            ring.channels.segments.put(segment(number))
+            self.interface.step()
+
+    def ask(self) -> int:
+        """Steps the interface until it has nothing to do; returns the labels that there are then."""
+        while self.interface.step():
+            pass
+        return self.interface.n_labels
+
+    def close(self) -> None:
+        self.interface.close()
+
+
+def test_each_round_waits_for_what_the_last_one_has_taught(ring: Ring) -> None:
+    with closing(Rounds(ring)) as rounds:
+        for n_labels in (10, 20, 30):
+            assert rounds.ask() == n_labels == rounds.ask()
+            assert f"what {n_labels} labels have taught" in rounds.interface.status()
+            assert rounds.trainer.step() and not rounds.trainer.step(), "once for each round"
+            assert ring.board.version == 0, "the policy does not start on it"
+        assert rounds.ask() == 40
+        while not rounds.trainer.pretrained:
+            rounds.trainer.step()
+        assert ring.board.version == 1 and rounds.board.version == 3
+
+
+def test_the_next_round_is_about_what_the_members_disagree_on(ring: Ring) -> None:
+    with closing(Rounds(ring)) as rounds:
+        rounds.ask()
+        rounds.trainer.step()
+        rounds.ask()
+        pool = {one.id: one for one in rounds.interface.pool}
+        raw = rounds.trainer.predictor.predict(
+            torch.from_numpy(np.concatenate([one.observations for one in pool.values()])),
+            torch.from_numpy(np.concatenate([one.actions for one in pool.values()])),
+        )
+        sums = raw.detach().view(3, len(pool), -1).sum(2).T.numpy()
+        found = np.stack([one.member_returns for one in pool.values() if one.member_returns is not None])
+        assert found == pytest.approx(sums, abs=1e-4), "the whole pool is judged by these weights"
+        asked = [(pool[label.a], pool[label.b]) for label in rounds.db.labels()]
+        chosen = np.mean([informativeness(a, b, "disagreement") for a, b in asked[10:]])
+        usual = [informativeness(a, b, "disagreement") for a in pool.values() for b in pool.values() if a is not b]
+        assert chosen > np.percentile(usual, 90)
+
+
+def test_a_run_that_was_stopped_between_two_rounds_goes_on(ring: Ring) -> None:
+    with closing(Rounds(ring)) as rounds:
+        rounds.ask()
+        rounds.trainer.step()
+        assert rounds.ask() == 20
+        rounds.trainer.save()
+    with closing(Rounds(ring, resume=True)) as again:
+        assert again.ask() == 20
+        assert again.trainer.step() and again.ask() == 30
+
+
+def test_who_starts_the_training_early_is_not_held_up_by_rounds(ring: Ring) -> None:
+    with closing(Rounds(ring)) as rounds:
+        for _ in range(2):
+            rounds.ask()
+            rounds.trainer.step()
+        assert rounds.ask() == 30
+        LabelQueue(rounds.db).start_now()
+        while not rounds.trainer.pretrained:
+            assert rounds.trainer.step()
+        rounds.interface.n_initial = LabelQueue(rounds.db).labels_to_start(40)
+        assert "taught" not in rounds.interface.status()
+
+
+@pytest.mark.parametrize(("n_initial", "n_rounds"), [(100, 5), (25, 4), (7, 7), (10, 1)])
+def test_rounds_share_the_initial_labels_evenly(n_initial: int, n_rounds: int) -> None:
+    board = WeightsBoard(RewardPredictor(VECTORS, SMALL), None)
+    rounds = InitialRounds(n_rounds, PredictorCopySpec(VECTORS, SMALL, board))
+    sizes = np.bincount([round_of(n, n_initial, n_rounds) for n in range(n_initial)])
+    assert len(sizes) == n_rounds and np.ptp(sizes) <= 1
+    ends = {rounds.goal(n, n_initial) for n in range(n_initial)}
+    assert ends == set(np.cumsum(sizes)), "each ends where the next begins"
+
+
+def test_with_nothing_held_out_all_labels_are_trained_on(ring: Ring) -> None:
+    answer(ring.db, range(40))
+    usual = ring.trainer(n_initial=40)
+    assert usual.step() and usual.labels_trained < 40
+    trainer = ring.trainer(replace(SMALL, hold_out=False), n_initial=40)
+    assert trainer.step() and trainer.labels_trained == 40
+    assert np.isnan(trainer.validation["accuracy"])
+
+
+def test_without_bootstraps_each_member_learns_from_all_labels(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    trainer = ring.trainer(replace(SMALL, bootstrap=False), n_initial=20)
+    while not trainer.pretrained:
+        trainer.step()
+    assert {pair.counts for pair in trainer.pairs.values()} == {(1, 1, 1)}
+    assert trainer.member_losses()["out_of_bag_loss"] == [trainer.validation["loss"]] * 3
+    raw = trainer.predictor.predict(torch.from_numpy(segment(1).observations), torch.from_numpy(segment(1).actions))
+    assert (raw[0] - raw[1]).abs().max() > 1e-4, "they differ by their starts"
