@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from channels import Channels, drain
 from gatherers import Answered, Drawing, PreferenceGatherer
-from initial_rounds import InitialRounds
 from label_queue import FEW_LABELS, LabelQueue, nearly_full
 from ordering import OrderingQueries
 from person import Ui
 from pref_db import Comparison, PrefDB, Segment
 from teachers import SyntheticTeacher, synthetic_teacher
+
+if TYPE_CHECKING:
+    from initial_rounds import InitialRounds  # takes PyTorch, which whoever has no rounds can do without
 
 log = logging.getLogger("run")
 
