@@ -407,7 +407,9 @@ class PrefInterface:
                 return False
             n = min(n, len(self._unseen()) // 2)
         if self.rounds is not None and not self._judged:
-            return self.rounds.judge(self.n_labels, self.n_initial, self.pool)
+            learned = self.rounds.judge(self.n_labels, self.n_initial, self.pool)
+            if not self._judged:
+                return learned
         # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
         if not (person and self._is_due_by_schedule and self.training):
             n = min(n, self.gatherer.ahead - n_open)
