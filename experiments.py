@@ -37,6 +37,7 @@ AS_THE_PAPER = (
     *("--l2", "adaptive", "--dropout", "0.5", "--continuing_episodes"),
     *("--no_normalise_pixels", "--no_reward_predictor_normalises_pixels"),
 )
+ALL_LABELS = ("--no_bootstrap", "--no_hold_out")  # teach every member
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
 
@@ -71,9 +72,13 @@ def _bodies() -> dict[str, Experiment]:
     found = {}
     for task, n_labels in BODIES_LABELS.items():
         name, env_id = task.lower(), f"{task}-v1"
-        found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", _with_labels(env_id, n_labels))
+        command = _with_labels(env_id, n_labels, *ALL_LABELS)
+        found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", command)
         found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id))
-    for env_id in ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"):
+    for env_id in (
+        *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
+        *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
+    ):
         length = ("--million_timesteps", "1")
         title = f"Gymnasium's {env_id}, unmodified, on its own reward"
         found[f"{env_id.lower()}-true"] = Experiment(title, (TRUE_REWARD, env_id, *length))
@@ -91,11 +96,11 @@ BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
-# Few labels have to tell much: all of them teach every member, and which clips are compared is chosen by those before.
+# Few labels have to tell much: which clips are compared is chosen by those before.
 FEW = (
     *("--explore_million_timesteps", "0.05", "--clip_steps", "15", "--n_initial_rounds", "10"),
     *("--ensemble_size", "3", "--query_selection", "disagreement", "--query_candidates", "100"),
-    *("--no_bootstrap", "--no_hold_out"),
+    *ALL_LABELS,
 )
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
@@ -183,8 +188,9 @@ def reproduce(
         UserError: there is no such experiment, a folder holds another one's run, or a run failed.
     """
     if name is None:
+        width = max(map(len, EXPERIMENTS))
         for key, experiment in EXPERIMENTS.items():
-            print(f"{key:<22}  {experiment.title}\n{'':<22}  python run.py {' '.join(experiment.command)}")
+            print(f"{key:<{width}}  {experiment.title}\n{'':<{width}}  python run.py {' '.join(experiment.command)}")
         return 0
     if name not in EXPERIMENTS:
         raise UserError(f"there is no experiment '{name}'; choose one of: {', '.join(EXPERIMENTS)}.")
