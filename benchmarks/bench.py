@@ -115,13 +115,6 @@ PARTS = {
     "predicting rewards": "predictor_forward_{algo}",
     "training the predictor": "predictor_update",
 }
-# The same as a run's own stopwatch calls them. The policy waits while the predictor is trained, which is in the rest.
-WITHIN = {
-    "emulator": "environment",
-    "acting": "policy",
-    "policy update": "update",
-    "predicting rewards": "reward_predictor",
-}
 
 
 def costs(run: str, medians: Mapping[str, float]) -> dict[str, float]:
@@ -312,31 +305,23 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-PROFILE_HEAD = ("µs of an agent step: alone, within the run", *WITHIN, "training the predictor, and the rest")
+SHARES_HEAD = ("of an agent step", *PARTS)
 
 
-def profile(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The rows of the table of where the time of a run goes, each with as many cells as `PROFILE_HEAD`."""
+def shares(measurements: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of the table of where the time of a run goes, each with as many cells as `SHARES_HEAD`."""
     medians = {name: float(measurement["median"]) for name, measurement in measurements.items()}
     rows = list[tuple[str, ...]]()
     for name in MEASUREMENTS:
-        if alone := costs(name, medians):
-            readings = measurements[name]["readings"]
-            within = {
-                part: statistics.median(reading["parts"][watched] for reading in readings)
-                for part, watched in WITHIN.items()
-                if part in alone
-            }
-            cells = [f"{1e6 * alone[part]:.0f}, {within[part]:.0f}" if part in alone else "" for part in WITHIN]
-            rest = 1e6 / medians[name] - sum(within.values())
-            trains = 1e6 * alone.get("training the predictor", 0.0)
-            rows.append((MEASUREMENTS[name].title, *cells, f"{trains:.0f}, {rest:.0f}"))
+        if parts := costs(name, medians):
+            cells = (f"{parts[part] / sum(parts.values()):.0%}" if part in parts else "" for part in PARTS)
+            rows.append((MEASUREMENTS[name].title, *cells))
     return rows
 
 
 def _print(result: dict[str, Any]) -> None:
     measurements = result["measurements"]
-    for head, rows in ((HEAD, table(measurements)), (PROFILE_HEAD, profile(measurements))):
+    for head, rows in ((HEAD, table(measurements)), (SHARES_HEAD, shares(measurements))):
         shown = Table(*head)
         for row in rows:
             shown.add_row(*row)
@@ -356,10 +341,9 @@ def readme() -> None:
     note = (
         f"Machine: {about['processor']}, {about['cores']} cores, Python {about['python']}; commit "
         f"{short_revision(result['git_revision'])}; {n_readings} readings of each. The bound is the speed of a run "
-        "that spends no time but in its parts, one after another, at the speeds above. Its parts took, each alone and "
-        "within the run:"
+        "that spends no time but in its parts, one after another, at the speeds above; its time would go to:"
     )
-    tables = (_markdown(HEAD, table(measurements)), _markdown(PROFILE_HEAD, profile(measurements)))
+    tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))
     text = "\n".join([*tables[0], "", note, "", *tables[1]])
     write_between(ROOT / "README.md", "bench", text)
 

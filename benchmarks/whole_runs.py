@@ -20,9 +20,7 @@ from a2c.config import Algo
 from experiments import EXPERIMENTS
 from pref_db import PrefDB
 from processes import UserError
-from report.model import scalars
 
-INTERRUPTED = 130  # what a run that was stopped by Ctrl-C returns
 WARM_UP_SECONDS = 5.0  # of a policy phase, left out of its speed
 PHASE_DEADLINE = 900.0  # seconds for a run to come to its policy phase and through it
 
@@ -36,7 +34,7 @@ def started_run(*flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
             process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
         try:
             yield process, folder / "run"
-            if process.poll() not in (None, 0, INTERRUPTED):
+            if process.poll():
                 last_line = (folder / "output").read_text().strip().split("\n")[-1]
                 raise UserError(f"'{' '.join(flags)}' failed: {last_line}")
         finally:
@@ -89,25 +87,16 @@ def policy_phase(
 def speed(name: str, seconds: float, *flags: str) -> Reading:
     """Speed of a run's policy phase: its steps by its seconds, since the parts of a step come in batches.
 
-    Beside it the median of the reports, which come about once a second, and the microseconds that the leader's parts
-    took of an agent step.
+    Beside it the median of the reports, which come about once a second.
     """
     with started_run(*flags) as (process, run_dir):
         rows = policy_phase(process, run_dir, seconds, watch=lambda: None)
-        process.send_signal(signal.SIGINT)  # then the curves are on disk
-        process.wait()
-        curves = scalars(run_dir / "events" / "a2c")
     if len(rows) < 2:
         raise UserError(f"'{' '.join(flags)}' reported too little in {seconds:g} s; give more --seconds.")
     took = rows[-1].seconds - rows[0].seconds
     mean = (rows[-1].steps - rows[0].steps) / took
     median = statistics.median(row.steps_per_second for row in rows[1:])
-    parts = {
-        name[len("speed/") : -len("_steps_per_second")]: 1e6 / statistics.median(values[len(values) // 4 :])
-        for name, (_, values) in curves.items()
-        if name.startswith("speed/")
-    }
-    return reading(name, mean, "agent steps/s", took, median=median, labels=rows[-1].labels, parts=parts)
+    return reading(name, mean, "agent steps/s", took, median=median, labels=rows[-1].labels)
 
 
 def true_reward(algo: Algo = "a2c", seconds: float = 40.0) -> Reading:

@@ -45,14 +45,9 @@ def test_bounds_add_the_time_of_the_parts() -> None:
     medians |= {"predictor_forward_a2c": 2000.0, "predictor_update": 50.0}
     # 0.5 ms for a step, and 20 ms for each of 0.02 labels
     assert bench.bounds(medians)["preferences_a2c"] == pytest.approx(1000 / 5.3)
-    within = {"environment": 1500.0, "policy": 2000.0, "update": 1250.0, "reward_predictor": 600.0}
-    measurements: dict[str, Any] = {
-        name: {"median": median, "readings": [{"parts": within}]} for name, median in medians.items()
-    }
-    measurements["true_reward_a2c"]["median"] = 200.0  # 5 ms for a step
-    row = dict(zip(bench.PROFILE_HEAD, bench.profile(measurements)[0], strict=True))
-    assert row["acting"] == "2400, 2000" and not row["predicting rewards"]
-    assert row["training the predictor, and the rest"] == "0, 250"
+    measurements = {name: {"median": median} for name, median in medians.items()}
+    row = dict(zip(bench.SHARES_HEAD, bench.shares(measurements)[0], strict=True))
+    assert row["acting"] == "55%" and not row["predicting rewards"]
 
 
 def test_table_compares_runs_with_their_bound_and_with_the_other_implementation() -> None:
