@@ -354,7 +354,15 @@ def _validate_stages(config: RunConfig) -> None:
         raise UserError(
             "pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some."
         )
+    bootstraps = predictor.bootstrap and predictor.ensemble_size > 1
+    if predictor.l2 == "adaptive" and not predictor.hold_out and not bootstraps:
+        raise UserError(
+            "--l2 adaptive needs labels that were not trained on: leave out --no_hold_out, or give an ensemble with "
+            "bootstraps."
+        )
     if prefs.n_initial_rounds > 1:
+        if not prefs.gather_prefs:
+            raise UserError("--n_initial_rounds above 1 needs labels that are asked for; leave out --no_gather_prefs.")
         if config.mode != "train_policy_with_preferences":
             raise UserError(
                 "--n_initial_rounds above 1 needs a reward predictor that learns meanwhile, as it does in "
@@ -365,10 +373,10 @@ def _validate_stages(config: RunConfig) -> None:
                 "--n_initial_rounds above 1 needs pairs that the reward predictor chooses: give --query_selection "
                 f"disagreement or entropy, not {prefs.query_selection}."
             )
-        if prefs.n_initial_rounds > prefs.n_initial_prefs:
+        if prefs.n_initial_rounds > prefs.labels_to_start():
             raise UserError(
-                f"--n_initial_rounds {prefs.n_initial_rounds} must not exceed the initial labels, which are "
-                f"{prefs.n_initial_prefs}."
+                f"--n_initial_rounds {prefs.n_initial_rounds} must not exceed the labels that training starts with, "
+                f"which are {prefs.labels_to_start()}."
             )
     if config.mode == "train_policy_with_preferences":
         if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):

@@ -8,7 +8,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -270,9 +270,14 @@ class PrefInterface:
         return self.n_labels < (self.config.n_initial_prefs if self.channels.labels is None else self.n_initial)
 
     @property
+    def _asks_in_rounds(self) -> bool:
+        """Not once the policy trains, as it may with fewer labels: by a predictor that was loaded, or after an undo."""
+        return self.rounds is not None and self._asks_initial and not self.training
+
+    @property
     def _judged(self) -> bool:
         """Whether pairs can be chosen now: always, but between two rounds of the initial labels."""
-        return self.rounds is None or not self._asks_initial or self.rounds.judged(self.n_labels, self.n_initial)
+        return not self._asks_in_rounds or self.rounds.judged(self.n_labels, self.n_initial)  # type: ignore[union-attr]
 
     def wanted(self) -> int:
         """How many comparisons more should be asked for now."""
@@ -282,7 +287,7 @@ class PrefInterface:
             started_early = self.n_initial < self._initial
             initial = min(self.n_initial if started_early else self.config.n_initial_prefs, goal)
             goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
-        if self.rounds is not None and self._asks_initial:
+        if self.rounds is not None and self._asks_in_rounds:
             goal = min(goal, self.rounds.goal(self.n_labels, self.n_initial))
         return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing.open))
 
@@ -334,7 +339,9 @@ class PrefInterface:
             self._began = True
             kept = sorted(self.rng.permutation(len(self.pool))[:UNTRAINED_KEPT])
             self.pool = deque((self.pool[i] for i in kept), self.pool.maxlen)
-        if not self.training and len(self.pool) == self.pool.maxlen and not self._all_asked:
+            if self.rounds is not None:  # what the members disagreed on between two rounds they have learned since
+                self.pool = deque((replace(one, member_returns=None) for one in self.pool), self.pool.maxlen)
+        if not self.training and len(self.pool) == self.pool.maxlen and not (self._all_asked and self._judged):
             return False
         segments = drain(self.channels.segments, limit=64)
         self.pool.extend(segments)
@@ -407,6 +414,8 @@ class PrefInterface:
                 return False
             n = min(n, len(self._unseen()) // 2)
         if self.rounds is not None and not self._judged:
+            if len(self.pool) < self.config.max_segs:
+                return False  # what comes after the judgement would not be asked about
             learned = self.rounds.judge(self.n_labels, self.n_initial, self.pool)
             if not self._judged:
                 return learned

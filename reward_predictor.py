@@ -37,10 +37,10 @@ class PredictorConfig:
     """Read pixels, and the numbers of vectors, relative to their mean and deviation in the initial labels' segments,
     not as they are."""
     ensemble_size: int = 3
-    """Members of the ensemble, each trained on its own bootstrap of the labels."""
+    """Members of the ensemble."""
     bootstrap: bool = True
-    """As in the paper; --no_bootstrap trains each member on all labels, from a start of its own, since a bootstrap
-    leaves out a third of them, which a hundred labels cannot spare."""
+    """Train each member on its own bootstrap of the labels, as in the paper; --no_bootstrap trains each on all of them,
+    from a start of its own, since a bootstrap leaves out a third."""
     hold_out: bool = True
     """Keep a fifth of the labels out of the training, by which it is seen how well the others are predicted, and the
     pretraining ends when that gets no better; --no_hold_out trains on all."""

@@ -188,10 +188,13 @@ class Trainer:
 
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""
-        n = len(self.pairs)
-        if n == self.config.label_buffer:  # there may be more
-            n = self.db.n_labels()
+        n = self._n_labels()
         return n >= self.n_initial_prefs or n >= LabelQueue(self.db).labels_to_start(self.n_initial_prefs)
+
+    def _n_labels(self) -> int:
+        """Labels that there are, also those for which the buffer has no room."""
+        n = len(self.pairs)
+        return self.db.n_labels() if n == self.config.label_buffer else n
 
     def _receive(self) -> None:
         """Catches up with the store; the queue is the bell, the disk is the truth, so each label counts once."""
@@ -330,7 +333,7 @@ class Trainer:
         """Learns a little from the rounds of initial labels that are complete, to choose what the next one asks."""
         if self.query_board is None:
             return False
-        n_rounds = round_of(len(self.pairs), self.n_initial_prefs, self.n_initial_rounds)
+        n_rounds = round_of(self._n_labels(), self.n_initial_prefs, self.n_initial_rounds)
         if n_rounds <= self._rounds_learned or not self._split(validation=False):
             return False
         until = self.batches + BATCHES_PER_ROUND

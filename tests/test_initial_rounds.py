@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import checkpoint
 from channels import WeightsBoard
 from gatherers import SyntheticGatherer
 from initial_rounds import InitialRounds, round_of
@@ -16,9 +17,10 @@ from label_queue import LabelQueue
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig, informativeness
 from reward_predictor import PredictorCopySpec, RewardPredictor
-from reward_trainer import Trainer
+from reward_trainer import BATCHES_PER_ROUND, Trainer
 from teachers import SyntheticTeacher
 from tests.ring import SMALL, VECTORS, Ring, answer, segment
+from tests.test_run import DOT, answers, run
 
 CONFIG = PrefsConfig(n_initial_prefs=40, n_initial_rounds=4, max_segs=100, query_candidates=100)
 
@@ -32,7 +34,7 @@ def ring(tmp_path: Path) -> Iterator[Ring]:
 class Rounds:
     """An interface that asks a synthetic teacher in rounds, and a trainer, on the store of a ring."""
 
-    def __init__(self, ring: Ring, *, resume: bool = False) -> None:
+    def __init__(self, ring: Ring, *, resume: bool = False, label_buffer: int = 3000) -> None:
         self.ring, self.db = ring, PrefDB.open(ring.folder / "prefs.db")
         self.board = WeightsBoard(RewardPredictor(VECTORS, SMALL), None)
         self.rounds = InitialRounds(CONFIG.n_initial_rounds, PredictorCopySpec(VECTORS, SMALL, self.board))
@@ -43,7 +45,7 @@ class Rounds:
         self.trainer = Trainer(
             VECTORS,
             "Test-v0",
-            SMALL,
+            replace(SMALL, label_buffer=label_buffer),
             ring.channels,
             ring.board,
             ring.folder,
@@ -123,8 +125,48 @@ def test_who_starts_the_training_early_is_not_held_up_by_rounds(ring: Ring) -> N
         LabelQueue(rounds.db).start_now()
         while not rounds.trainer.pretrained:
             assert rounds.trainer.step()
-        rounds.interface.n_initial = LabelQueue(rounds.db).labels_to_start(40)
-        assert "taught" not in rounds.interface.status()
+        ring.channels.agent_steps.value = 500
+        assert rounds.ask() > 30, "the others come as the policy trains"
+
+
+def test_a_policy_that_trains_already_gets_its_labels_without_rounds(ring: Ring) -> None:
+    """As with a predictor that was loaded, which learns nothing between the rounds."""
+    with closing(Rounds(ring)) as rounds:
+        assert rounds.ask() == 10
+        ring.channels.agent_steps.value = 500
+        assert rounds.ask() == 40
+        assert {one.member_returns is None for one in rounds.interface.pool} == {True}
+
+
+def test_a_buffer_for_fewer_labels_holds_no_round_up(ring: Ring) -> None:
+    with closing(Rounds(ring, label_buffer=15)) as rounds:
+        for n_labels in (10, 20, 30):
+            assert rounds.ask() == n_labels and rounds.trainer.step()
+        assert rounds.ask() == 40
+
+
+def test_clips_are_judged_when_all_are_there(ring: Ring) -> None:
+    with closing(Rounds(ring)) as rounds:
+        rounds.ask()
+        rounds.trainer.step()
+        for _ in range(5):
+            rounds.interface.pool.pop()
+        assert not rounds.interface.step() and rounds.ask() == 10
+        for number in range(200, 205):
+            ring.channels.segments.put(segment(number))
+        assert rounds.ask() == 20
+        assert all(one.member_returns is not None for one in rounds.interface.pool)
+
+
+def test_a_run_asks_in_rounds_and_trains_on_all_labels(tmp_path: Path) -> None:
+    flags = ("--n_initial_prefs", "30", "--max_prefs", "30", "--n_initial_rounds", "3", "--max_segs", "70")
+    members = ("--ensemble_size", "3", "--query_selection", "disagreement", "--no_bootstrap", "--no_hold_out")
+    short = ("--n_initial_epochs", "1", "--million_timesteps", "0.001", "--eval_interval_million_timesteps", "0")
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", *flags, *members, *short, "--run_name", "a")
+    result = run(tmp_path, *words)
+    assert len(answers(tmp_path / "a")) == 30 and "validation accuracy" not in result.stdout
+    state = checkpoint.load(checkpoint.find(tmp_path / "a", "reward_predictor"), kind="reward_predictor", env_id=DOT)
+    assert state["step"] > 2 * BATCHES_PER_ROUND, "it has learned between the rounds"
 
 
 @pytest.mark.parametrize(("n_initial", "n_rounds"), [(100, 5), (25, 4), (7, 7), (10, 1)])
