@@ -272,12 +272,13 @@ class PrefInterface:
     @property
     def _asks_in_rounds(self) -> bool:
         """Not once the policy trains, as it may with fewer labels: by a predictor that was loaded, or after an undo."""
-        return self.rounds is not None and self._asks_initial and not self.training
+        return self._asks_initial and not self.training
 
     @property
     def _judged(self) -> bool:
         """Whether pairs can be chosen now: always, but between two rounds of the initial labels."""
-        return not self._asks_in_rounds or self.rounds.judged(self.n_labels, self.n_initial)  # type: ignore[union-attr]
+        rounds = self.rounds
+        return rounds is None or not self._asks_in_rounds or rounds.judged(self.n_labels, self.n_initial)
 
     def wanted(self) -> int:
         """How many comparisons more should be asked for now."""
