@@ -354,8 +354,7 @@ def _validate_stages(config: RunConfig) -> None:
         raise UserError(
             "pretrain_reward_predictor needs labels: give --load_prefs_dir with the folder of a run that has some."
         )
-    bootstraps = predictor.bootstrap and predictor.ensemble_size > 1
-    if predictor.l2 == "adaptive" and not predictor.hold_out and not bootstraps:
+    if predictor.l2 == "adaptive" and not predictor.hold_out and not predictor.bootstraps:
         raise UserError(
             "--l2 adaptive needs labels that were not trained on: leave out --no_hold_out, or give an ensemble with "
             "bootstraps."

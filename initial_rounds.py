@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-import torch
-
-from pair_batches import observations_of
 from pref_db import Segment
 from reward_predictor import PredictorCopySpec
 
@@ -29,8 +26,7 @@ class InitialRounds:
 
     def __init__(self, n_rounds: int, spec: PredictorCopySpec) -> None:
         self.n_rounds = n_rounds
-        copy = spec.build()
-        self._predictor, self._board = copy.predictor, copy.board
+        self._predictor, self._board = spec.build().predictor, spec.board
         self._version = 0  # of the weights
         self._judged = 0  # the round for which the pool was judged last
         self._n_judged = 0  # segments, for the next one
@@ -43,7 +39,6 @@ class InitialRounds:
         """Whether the pool has been judged for the present round."""
         return round_of(n_labels, n_initial, self.n_rounds) <= self._judged
 
-    @torch.inference_mode()
     def judge(self, n_labels: int, n_initial: int, pool: deque[Segment]) -> bool:
         """Gives some segments more the sums of what each member now predicts; False while there are no new weights."""
         if not self._n_judged:
@@ -51,13 +46,9 @@ class InitialRounds:
                 return False
             self._version = self._board.fetch(self._predictor)
         which = range(self._n_judged, min(self._n_judged + SEGMENTS_AT_ONCE, len(pool)))
-        segments = [pool[i] for i in which]
-        actions = torch.cat([torch.from_numpy(segment.actions) for segment in segments])
-        observations = observations_of(segments, self._predictor.n_frames)
-        device = self._predictor.device
-        raw = self._predictor.predict(observations.to(device), actions.to(device)).cpu()
-        for i, rewards in zip(which, raw.split([len(segment) for segment in segments], dim=1), strict=True):
-            pool[i] = replace(pool[i], member_returns=rewards.sum(1).numpy())
+        returns = self._predictor.segment_returns([pool[i] for i in which])
+        for i, of_members in zip(which, returns, strict=True):
+            pool[i] = replace(pool[i], member_returns=of_members)
         self._n_judged = which.stop
         if self._n_judged == len(pool):
             self._judged, self._n_judged = round_of(n_labels, n_initial, self.n_rounds), 0

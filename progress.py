@@ -254,7 +254,8 @@ def draw_curves(folder: Path) -> None:
     axes[0].legend()
     if has_labels:
         axes[1].plot(*curves["training_accuracy"], label="accuracy on training labels")
-        axes[1].plot(*curves["validation_accuracy"], label="accuracy on validation labels")
+        if curves["validation_accuracy"][0]:  # some were held out
+            axes[1].plot(*curves["validation_accuracy"], label="accuracy on validation labels")
         axes[1].set(xlabel="agent steps", ylabel="accuracy", ylim=(0.4, 1.02))
         right = axes[1].twinx()
         right.plot(*curves["labels"], color="0.6", linestyle="--")

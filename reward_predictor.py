@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 import networks
 from channels import WeightsBoard
+from pair_batches import observations_of
 from pref_db import Segment
 
 NORMALISER_STEPS = 1000  # of the policy's newest steps, which give the reward its zero and scale
@@ -79,6 +80,11 @@ class PredictorConfig:
     """Folder with a reward predictor checkpoint to start from."""
     reward_predictor_ckpt_interval: int = 500
     """Training batches of the reward predictor between checkpoints, of which there is one every two minutes anyway."""
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether members are trained on bootstraps; a single predictor has all labels."""
+        return self.bootstrap and self.ensemble_size > 1
 
 
 @dataclass(frozen=True)
@@ -218,6 +224,16 @@ class RewardPredictor(nn.Module):
         """(B, ...), (B,) or (B, A) -> predicted reward (B,): the mean of the normalised members."""
         mean: np.ndarray = self.member_rewards(observations, actions).mean(0)
         return mean
+
+    @torch.inference_mode()
+    def segment_returns(self, segments: list[Segment]) -> np.ndarray:
+        """(segments, members) raw rewards summed over each segment."""
+        observations = networks.to_device(observations_of(segments, self.n_frames), self.device)
+        actions = networks.to_device(np.concatenate([segment.actions for segment in segments]), self.device)
+        raw = self.predict(observations, actions).cpu()
+        parts = raw.split([len(segment) for segment in segments], dim=1)
+        returns: np.ndarray = torch.stack([part.sum(1) for part in parts]).numpy()
+        return returns
 
     @torch.no_grad()
     def fit_normaliser(self, raw: Tensor, like: Tensor | None = None) -> None:

@@ -110,7 +110,6 @@ class Trainer:
         self.learner = RewardPredictor(inputs, config, device, make_network)
         # The running average of the learner's weights: steadier, so it is what is measured, saved and published.
         self.predictor = copy.deepcopy(self.learner)
-        self.bootstraps = config.bootstrap and config.ensemble_size > 1
         self.adapts_l2 = config.l2 == "adaptive"
         self.l2 = [L2_START if config.l2 == "adaptive" else config.l2] * config.ensemble_size  # of each member
         self.bag_losses = BagLosses(config.ensemble_size).to(device)
@@ -206,7 +205,7 @@ class Trainer:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 counts = tuple(
-                    bootstrap_count(label.comparison_id, i) if self.bootstraps else 1
+                    bootstrap_count(label.comparison_id, i) if self.config.bootstraps else 1
                     for i in range(self.predictor.n_members)
                 )
                 self.pairs[label.seq] = TrainingPair(
@@ -308,7 +307,7 @@ class Trainer:
         Without bootstraps each member has all labels: the validation labels stand in for those out of it.
         """
         in_bag, out_of_bag = self.bag_losses.means()
-        if not self.bootstraps:
+        if not self.config.bootstraps:
             out_of_bag = [self.validation["loss"]] * self.predictor.n_members
         ratio = [outside / inside for inside, outside in zip(in_bag, out_of_bag, strict=True)]
         return {"in_bag_loss": in_bag, "out_of_bag_loss": out_of_bag, "out_of_bag_ratio": ratio}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import torch
 
 from envs import EnvError, env_info, make_vec_env
 from label_queue import PERSON
-from networks import to_device
 from pref_db import PrefDB, Segment
 from report.runs import Missing, Run
 from reward_predictor import PredictorConfig, RewardPredictor
@@ -177,25 +177,10 @@ def scored_segments(run: Run) -> Scored:
     return Scored(chosen, predicted, true, len(ids))
 
 
-@torch.inference_mode()
 def raw_returns(predictor: RewardPredictor, segments: Iterator[Segment]) -> Iterator[np.ndarray]:
     """(members,) raw rewards summed over each segment, in batches of a few segments."""
-    batch: list[Segment] = []
-
-    def scored() -> Iterator[np.ndarray]:
-        observations = to_device(np.concatenate([segment.stacked() for segment in batch]), predictor.device)
-        actions = to_device(np.concatenate([segment.actions for segment in batch]), predictor.device)
-        ends = np.cumsum([len(segment) for segment in batch])[:-1]
-        for part in np.split(predictor(observations, actions).numpy(), ends, axis=1):
-            yield part.sum(1)
-
-    for segment in segments:
-        batch.append(segment)
-        if len(batch) == SEGMENTS_PER_BATCH:
-            yield from scored()
-            batch.clear()
-    if batch:
-        yield from scored()
+    while batch := list(itertools.islice(segments, SEGMENTS_PER_BATCH)):
+        yield from predictor.segment_returns(batch)
 
 
 def gallery(run: Run, scored: Scored) -> tuple[list[Clip], list[Clip]]:

@@ -58,6 +58,8 @@ class Ring:
         freeze: bool = False,
         resume: bool = False,
         rollout_steps: int = 0,
+        n_initial_rounds: int = 1,
+        query_board: WeightsBoard | None = None,
     ) -> Trainer:
         trainer = Trainer(
             VECTORS,
@@ -71,6 +73,8 @@ class Ring:
             freeze=freeze,
             resume=resume,
             rollout_steps=rollout_steps,
+            n_initial_rounds=n_initial_rounds,
+            query_board=query_board,
         )
         self.trainers.append(trainer)
         return trainer

@@ -17,7 +17,7 @@ from label_queue import LabelQueue
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig, informativeness
 from reward_predictor import PredictorCopySpec, RewardPredictor
-from reward_trainer import BATCHES_PER_ROUND, Trainer
+from reward_trainer import BATCHES_PER_ROUND
 from teachers import SyntheticTeacher
 from tests.ring import SMALL, VECTORS, Ring, answer, segment
 from tests.test_run import DOT, answers, run
@@ -42,21 +42,13 @@ class Rounds:
         self.interface = PrefInterface(
             self.db, gatherer, ring.channels, CONFIG, seed=0, goal=40, annealed_over=1000, rounds=self.rounds
         )
-        self.trainer = Trainer(
-            VECTORS,
-            "Test-v0",
+        self.trainer = ring.trainer(
             replace(SMALL, label_buffer=label_buffer),
-            ring.channels,
-            ring.board,
-            ring.folder,
-            seed=0,
-            n_initial_prefs=40,
-            freeze=False,
+            n_initial=40,
             resume=resume,
             n_initial_rounds=CONFIG.n_initial_rounds,
             query_board=self.board,
         )
-        ring.trainers.append(self.trainer)
         for number in range(CONFIG.max_segs):
             ring.channels.segments.put(segment(number))
             self.interface.step()
