@@ -98,7 +98,7 @@ BRIEF_ON_LABELS = (
 )
 # Few labels have to tell much: which clips are compared is chosen by those before.
 FEW = (
-    *("--explore_million_timesteps", "0.05", "--clip_steps", "15", "--n_initial_rounds", "10"),
+    *("--explore_million_timesteps", "0.05", "--n_initial_rounds", "10"),
     *("--ensemble_size", "3", "--query_selection", "disagreement", "--query_candidates", "100"),
     *ALL_LABELS,
 )

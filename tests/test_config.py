@@ -83,7 +83,7 @@ DOT_DEFAULTS = {
     ("env_id", "steps_of_a_clip", "expected"),
     [
         (PONG, 25, ATARI_DEFAULTS),
-        (DOT, 25, DOT_DEFAULTS),
+        (DOT, 15, DOT_DEFAULTS),
         (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
         ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
         ("Hopper", 60, VECTOR_DEFAULTS),
