@@ -105,7 +105,11 @@ class Crew:
 
     @contextlib.contextmanager
     def one_thread_each(self) -> Iterator[None]:
-        """While the others work too the leader computes with one thread, as they do; alone with all it has."""
+        """While the others work, or soon will, the leader computes with one thread, as they do; alone with all it has.
+
+        A second thread looks out for more work for some milliseconds after it has helped, on a core that another
+        process is to use.
+        """
         n_threads = torch.get_num_threads()
         if self.links:
             torch.set_num_threads(1)

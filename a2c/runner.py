@@ -231,9 +231,9 @@ class Runner:
     def collect(self) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed."""
         r = self.rollout
-        r.noise[:] = self.policy.noise(*r.rewards.shape)
-        self.crew.order("act")
         with self.crew.one_thread_each():
+            r.noise[:] = self.policy.noise(*r.rewards.shape)
+            self.crew.order("act")
             views = self.actor.act(watch=self.watch or self.record)
         self.crew.results()
         done = r.terminated | r.truncated

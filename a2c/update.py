@@ -198,11 +198,11 @@ def _step(
     crew.order("descend", descents)
     with crew.one_thread_each():
         found, losses = gradients(policy, batch, config, descents[0])
-    losses = torch.stack([losses, *map(torch.tensor, crew.results())]).sum(0)
-    policy.set_gradients([found, *crew.gradients])
-    grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRAD_NORM)
-    optimizer.step()
-    policy.refresh()
+        losses = torch.stack([losses, *map(torch.tensor, crew.results())]).sum(0)
+        policy.set_gradients([found, *crew.gradients])
+        grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        policy.refresh()
     return {**dict(zip(LOSSES, losses, strict=True)), "grad_norm": grad_norm}
 
 

@@ -517,7 +517,7 @@ def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path, capsys: pytest.Captu
     loading = ("--load_prefs_dir", str(tmp_path / "a"))
     assert DOT in refused(capsys, tmp_path, "pretrain_reward_predictor", PONG, *loading)
     other = refused(capsys, tmp_path, "pretrain_reward_predictor", DOT, *loading, "--clip_steps", "30")
-    assert "--clip_steps 25" in other and sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+    assert "--clip_steps 15" in other and sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
     (tmp_path / "a" / "prefs.db").write_bytes(b"damaged")
     assert "prefs.db" in refused(capsys, tmp_path, "pretrain_reward_predictor", DOT, *loading)

@@ -407,6 +407,6 @@ def test_a_function_is_tried_on_segments_of_the_environment(
 
 
 def test_a_function_that_counts_on_the_length_is_refused_before_the_run(write: Callable[[str], None]) -> None:
-    write("def judge(s):\n    return [1.0] * 25\n")
-    with pytest.raises(UserError, match="each of the segment's 13 steps"):
+    write("def judge(s):\n    return [1.0] * 15\n")
+    with pytest.raises(UserError, match="each of the segment's 8 steps"):
         try_teacher(parse(["gather_initial_prefs", "MovingDotNoFrameskip-v0", "--teacher", "my_teacher:judge"]))

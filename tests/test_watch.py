@@ -21,6 +21,7 @@ import run
 import video
 import watch
 from checkpoint import CheckpointError
+from envs import env_info
 from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
 from processes import UserError
 from tests.display import display, focus, screenshot, xdotool
@@ -212,9 +213,9 @@ def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.Captur
     for row in rows:  # the oracle goes by the true rewards
         left, right = float(row[-4]), float(row[-3])
         assert row[2] == ("left" if left > right else "right" if right > left else "equal")
-    frames = read_video(dot / "show_prefs.mp4")
-    assert len(frames) == N_LABELS * (25 + 8) and frames[0].shape == (480, 720, 3)
-    for row, frame in zip(rows, frames[:: 25 + 8], strict=True):
+    frames, steps = read_video(dot / "show_prefs.mp4"), env_info(MOVING_DOT).segment_length
+    assert len(frames) == N_LABELS * (steps + 8) and frames[0].shape == (480, 720, 3)
+    for row, frame in zip(rows, frames[:: steps + 8], strict=True):
         framed = near(frame, video.CHOSEN)
         assert framed[:, :360].any() == (row[2] in ("left", "equal"))
         assert framed[:, 360:].any() == (row[2] in ("right", "equal"))
