@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -236,14 +237,19 @@ def _unknown_message(env_id: str, name: str) -> str:
     if "-ram" in name and pixels_name in gymnasium.registry:
         return f"{env_id} observes the console's memory, not its picture: use {pixels_name} instead."
     there = [known for known, spec in gymnasium.registry.items() if not _has_left(spec)]
-    by_lower = {known.lower(): known for known in (*there, *TASKS)}
-    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=8)]
-    # What goes by several ids comes first by the one that the project's documents use.
-    close.sort(key=lambda known: not (known.endswith("NoFrameskip-v4") or known in TASKS))
-    meant = ", ".join(close[:3] or ["PongNoFrameskip-v4"])
+    # A name without a version stands for the id that the project's documents use.
+    ours = (MOVING_DOT_ID, *TASKS, *(known for known in there if known.endswith("NoFrameskip-v4")))
+    named: dict[str, str] = {}
+    for known in (*ours, *there):
+        for form in (known, re.sub(r"(NoFrameskip)?-v\d+$", "", known)):
+            named.setdefault(form.lower(), known)
+    # Each once, though several of its forms may be close.
+    close = list(dict.fromkeys(named[form] for form in difflib.get_close_matches(name.lower(), named, n=8)))
+    meant = close[:3] or ["PongNoFrameskip-v4"]
+    others = ["any other Atari game", *([] if MOVING_DOT_ID in meant else [MOVING_DOT_ID])]
     return (
-        f"No environment is called {env_id!r}: try {meant}, any other Atari game, "
-        f"{MOVING_DOT_ID}, or module:id for what a Python package registers with Gymnasium."
+        f"No environment is called {env_id!r}: try {', '.join([*meant, *others])}, or module:id for what a Python "
+        "package registers with Gymnasium."
     )
 
 

@@ -406,7 +406,8 @@ def test_unusable_environments_are_refused_in_one_sentence() -> None:
     for env_id, helpful in [
         ("PongNoFrameskip-v5", "PongNoFrameskip-v4"),
         ("breakout", "Breakout"),
-        ("xyzzy", "PongNoFrameskip-v4"),
+        ("MovingDt", "try MovingDotNoFrameskip-v0, any other Atari game, or"),  # which is not offered twice
+        ("xyzzy", "PongNoFrameskip-v4, any other Atari game, MovingDotNoFrameskip-v0"),
         ("Pong-ramNoFrameskip-v4", "use PongNoFrameskip-v4"),
         ("ALE/Pong-ram-v5", "use ALE/Pong-v5"),
         ("FrozenLake-v1", "Discrete"),
