@@ -547,6 +547,13 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
         page.keyboard.press("q")
         page.wait_for_selector("#quality-table td:has-text('me')")
         assert "5 answers" in page.inner_text("#quality-summary")
+        page.keyboard.press("Escape")
+        # A dialog has the keyboard from its key on, though what it shows is still on its way.
+        page.evaluate("""for (const key of ['g', 'q', 'l'])
+            document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))""")
+        assert page.evaluate("[...document.querySelectorAll('dialog[open]')].map((dialog) => dialog.id)") == [
+            "gallery-dialog"
+        ]
         with contextlib.closing(PrefDB.open(db_path)) as db:
             LabelQueue(db).set_setting("true_reward", "1")
         page.reload()

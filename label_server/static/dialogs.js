@@ -80,8 +80,9 @@ export class Gallery {
   }
 
   async show() {
+    const closed = ask($("gallery-dialog")); // at once: until it is open, keys mean something else
     await this.load(true);
-    await ask($("gallery-dialog"));
+    await closed;
   }
 
   async load(anew) {
@@ -111,6 +112,8 @@ const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}
 export async function showQuality() {
   const summary = $("quality-summary"), body = $("quality-table").tBodies[0];
   body.replaceChildren();
+  summary.textContent = "";
+  const closed = ask($("quality-dialog"));
   try {
     const quality = await call("GET", "/api/quality");
     const agreement = quality.alpha === null ? "" : ` They agree with Krippendorff’s α = ${quality.alpha.toFixed(2)} (1: always, 0: as by chance).`;
@@ -126,5 +129,5 @@ export async function showQuality() {
   } catch (error) {
     summary.textContent = `It cannot be loaded now: ${error.message}`;
   }
-  await ask($("quality-dialog"));
+  await closed;
 }
