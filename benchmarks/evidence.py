@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pages import write_between
 
+from experiments import BODIES_LABELS
 from progress import draw_curves
 from report.references import Reference, references
 from run_folder import short_revision
@@ -108,6 +109,7 @@ def readme() -> None:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     results = {name: result for name, result in results.items() if "figures" in result}
     write_between(ROOT / "README.md", "results", _by_experiment(results))
+    write_between(ROOT / "README.md", "bodies", _bodies(results))
     parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
 
@@ -131,6 +133,43 @@ def _by_experiment(results: dict[str, Any]) -> str:
             f"| {_range([round(f['seconds'] / 60) for f in figures])} | {_others(results[names[0]])} |"
         )
     return "\n".join(lines)
+
+
+def _bodies(results: dict[str, Any]) -> str:
+    """A table of the bodies' means over seeds, on the true reward and on labels.
+
+    Where rewards are negative a share of them says nothing, so the gain over the untrained policy is compared too.
+    """
+    lines = [
+        "| task | on the true reward | on labels | runs | of the reward | of the gain over the untrained policy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task, n_labels in BODIES_LABELS.items():
+        name, true = task.lower(), _means(results, f"{task.lower()}_true")
+        for kind in (f"{name}_{n_labels}", f"{name}_{n_labels}_all_labels"):
+            if true and (learned := _means(results, kind)):
+                share = f"{learned.trained / true.trained:.0%}" if true.trained > 0 else ""
+                gain = (learned.trained - learned.untrained) / (true.trained - true.untrained)
+                numbers = f"{true.trained:,.1f} | {learned.trained:,.1f} | {true.n}, {learned.n} | {share} | {gain:.0%}"
+                lines.append(f"| {kind} | {numbers} |")
+    return "\n".join(lines)
+
+
+class Means(NamedTuple):
+    """Evaluations of the most likely actions, of all seeds."""
+
+    trained: float
+    untrained: float
+    n: int
+
+
+def _means(results: dict[str, Any], experiment: str) -> Means | None:
+    """Those of an experiment's runs; None if there is none."""
+    names = [name for name in results if re.fullmatch(rf"{experiment}_seed\d+", name)]
+    trained = [results[name]["figures"]["evaluation"]["deterministic"] for name in names]
+    before = [_before_training(RESULTS / f"{name}.json", "deterministic") for name in names]
+    untrained = [value for value in before if value is not None]
+    return Means(statistics.mean(trained), statistics.mean(untrained), len(names)) if names else None
 
 
 def _others(result: dict[str, Any]) -> str:
@@ -212,13 +251,13 @@ def _commands(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _before_training(result: Path) -> float | None:
-    """What the untrained policy got in an evaluation, drawn actions; None if there was none."""
+def _before_training(result: Path, policy: str = "sampled") -> float | None:
+    """What the untrained policy got in an evaluation; None if there was none."""
     evaluations = result.with_name(f"{result.stem}_evaluations.csv")
     if not evaluations.exists():
         return None
     with evaluations.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["policy"] == "sampled" and row["steps"] == "0"]
+        rows = [row for row in csv.DictReader(file) if row["policy"] == policy and row["steps"] == "0"]
     return float(rows[0]["mean"]) if rows else None
 
 
