@@ -291,13 +291,11 @@ class Run:
 
     def turn(self) -> None:
         """The paper's loop, until the mode's last part is done: act, ask, learn the reward, learn the policy."""
-        at_this_screen = self.teacher_is_person and self.page is None
-        true_reward = not at_this_screen or self.config.page.web_true_reward  # else it would sway who labels here
-        live = progress_module.is_terminal() and not at_this_screen
+        live = progress_module.is_terminal() and not self._labels_here
         goal = self.goal_labels if gathers(self.config) else 0
         initial = self.config.prefs.labels_to_start()
         progress = Progress(self.path, initial_labels=initial, goal_labels=goal, live=live)
-        idle_seconds = 1 / 120 if at_this_screen or self.episode_window else 0.05
+        idle_seconds = 1 / 120 if self._labels_here or self.episode_window else 0.05
         try:
             while not self.done():
                 busy = [part.step() for part in self.local]
@@ -305,7 +303,7 @@ class Run:
                 self._read_reports(progress)
                 self.children.check()
                 clips = self.interface.clips() if self.interface else ""
-                progress.show(self._n_labels(), clips, true_reward=true_reward)
+                progress.show(self._n_labels(), clips, true_reward=self._shows_true_reward)
                 if self.page is not None:
                     self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
                     self.page.trouble = self.episode_file.trouble if self.episode_file else ""
@@ -322,6 +320,16 @@ class Run:
         text = progress_module.summary(progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences)
         log.info("finished\n%s", text)
         print(f"Finished.\n{text}", flush=True)
+
+    @property
+    def _labels_here(self) -> bool:
+        """Whether a person labels at this screen, and not in a browser."""
+        return self.teacher_is_person and self.page is None
+
+    @property
+    def _shows_true_reward(self) -> bool:
+        """Whether this screen does: it would sway who labels here."""
+        return not self._labels_here or self.config.page.web_true_reward
 
     def _n_labels(self) -> int:
         return self.interface.n_labels if self.interface else 0
@@ -340,7 +348,8 @@ class Run:
             if self.episode_file is not None:
                 self.episode_file.offer(episode)
             if self.episode_window is not None:
-                caption = f"reward {episode.episode_return:g}"
+                reward = f", reward {episode.episode_return:g}" if self._shows_true_reward else ""
+                caption = f"the last full episode{reward}"
                 self.episode_window.show(EncodedFrames(episode), episode.fps, caption)
         if self.episode_window is not None and "close" in self.episode_window.tick():
             self.episode_window.close()
