@@ -226,6 +226,7 @@ def validate(config: RunConfig) -> None:
         "million_timesteps": policy.million_timesteps,
         "lr": policy.lr,
         "max_kl": policy.max_kl,
+        "init_noise_std": policy.init_noise_std,
         "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
         "reward_std": predictor.reward_std,
     }

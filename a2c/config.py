@@ -30,6 +30,8 @@ class PolicyConfig:
     ent_coef_zero_million_timesteps: float = 0.0
     """Million agent steps at which the weight of the entropy bonus, falling on a line, would reach 0; 0 keeps it
     constant."""
+    init_noise_std: float = 0.37
+    """Deviation of continuous actions at the start."""
     gamma: float = 0.99
     """Discount per agent step."""
     gae_lambda: float = 1.0

@@ -20,9 +20,6 @@ from envs import EnvInfo
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 MEMORY = 256  # units of a recurrent policy
-# Of the deviation of continuous actions at the start. At a deviation of 1 bodies thrash: HalfCheetah learns half as
-# much in a million steps, and Gymnasium's Ant, for which torque is dear, to fall over at once.
-LOG_STD_AT_FIRST = -1.0
 PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
 
 
@@ -68,9 +65,7 @@ class Policy(nn.Module):
         self.critic = nn.Linear(n_features, 1)
         networks.orthogonal_(self.actor, 0.01)  # near-uniform actions at the start
         networks.orthogonal_(self.critic, 1.0)
-        self.log_std: nn.Parameter | None = None
-        if info.action_dim is not None:
-            self.log_std = nn.Parameter(torch.full((info.action_dim,), LOG_STD_AT_FIRST))
+        self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
         self.to(device)
         fast = isinstance(self.body, networks.NatureCNN) and networks.has_bf16(device)
         # In a list, so that it is no submodule: never saved, never given to the optimiser.

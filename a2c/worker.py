@@ -92,6 +92,8 @@ class PolicyWorker:
         if clip_steps is not None:
             self.info = replace(self.info, segment_length=clip_steps)
         self.policy = Policy(self.info, config.policy_network, device)
+        if self.policy.log_std is not None:
+            torch.nn.init.constant_(self.policy.log_std, math.log(config.init_noise_std))
         if device.type == "cuda":  # then the update and the reward predictor need no second transfer
             self.policy.acted_on = deque(maxlen=config.n_steps)
         shared = Shared.lay_out(self.policy, env_id, config, Arena(memory), len(links) + 1, leads=True)

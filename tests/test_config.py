@@ -291,6 +291,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("lr", "nan"),
         ("max_kl", "0"),
         ("max_kl", "inf"),
+        ("init_noise_std", "0"),
         ("reward_predictor_learning_rate", "-1"),
         ("reward_std", "0"),
         ("gamma", "1.01"),

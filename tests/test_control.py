@@ -19,9 +19,9 @@ PENDULUM = "InvertedPendulum-v1"
 
 
 def worker(
-    folder: Path, million_timesteps: float, resume: bool = False, rewarder: PredictorCopy | None = None
+    folder: Path, million_timesteps: float, *flags: str, resume: bool = False, rewarder: PredictorCopy | None = None
 ) -> PolicyWorker:
-    words = ["train_policy_with_original_rewards", PENDULUM, "--million_timesteps", str(million_timesteps)]
+    words = ["train_policy_with_original_rewards", PENDULUM, "--million_timesteps", str(million_timesteps), *flags]
     config = replace(parse(words).policy, eval_interval_million_timesteps=0)
     channels = Channels.create(synchronous=True, take_turns=False)
     return PolicyWorker(
@@ -35,6 +35,13 @@ def test_the_rest_of_an_episode_that_began_in_its_middle_is_not_counted_as_one(t
     ended = rollout.terminated | rollout.truncated
     assert ended[:25].sum(0).tolist() == [1] * ended.shape[1], "an episode lasts for 25 steps"
     assert begun.runner.n_episodes == ended.sum() - (ended.shape[1] - 1)
+    begun.close()
+
+
+def test_actions_begin_with_the_deviation_that_was_asked_for(tmp_path: Path) -> None:
+    begun = worker(tmp_path, 0.03, "--init_noise_std", "0.2")
+    rollout, _ = begun.runner.collect()
+    assert rollout.actions.std() == pytest.approx(0.2, rel=0.1)
     begun.close()
 
 
