@@ -53,13 +53,13 @@ def warm_up() -> None:
     """Starts that server now, so that it imports the libraries while this process does the same."""
     start_context()
     if "forkserver" in multiprocessing.get_all_start_methods():
-        # They inherit that: a terminal that closes tells them too, and they are needed until all is saved.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        # They inherit that: a terminal that closes, or `timeout`, tells them too, and they are needed until all is saved.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the other signal
         # And a Ctrl-C, which the terminal sends to the server too, would show in a traceback of imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         multiprocessing.forkserver.ensure_running()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 
 
 def peak_memory_mb() -> float:
@@ -217,14 +217,14 @@ class Channels:
     """Everything that a process may share with the others."""
 
     segments: Any  # Queue[Segment], a2c -> pref_interface; full: the segment is dropped and counted
-    labels: Any  # Queue[Label], pref_interface -> reward_predictor; full: the writer waits
+    labels: Any  # Queue[Label], pref_interface -> reward_predictor; full: dropped, for the reader looks into the store
     reports: Any  # Queue[Report | Failure], children -> main
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: StopFlag  # finish the step, checkpoint, leave
     pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
     save: StopFlag  # write a checkpoint of the reward predictor now; the trainer clears it when that is done
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
-    n_labels: Any  # labels in the store, written by pref_interface alone
+    n_labels: Any  # labels in the store, written by pref_interface alone once the run has begun
     trained_batches: Any  # batches that the reward predictor was trained on, written by reward_predictor alone
     turns: ProcessorTurns  # who computes now, on a machine too small for both
     context: Context | None = field(repr=False)  # None: everything runs in this process

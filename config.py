@@ -30,6 +30,11 @@ Mode = Literal[
 MODES: tuple[str, ...] = get_args(Mode)
 # Settings that say where a run is kept or how it is shown, and not what it does.
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
+# Settings of what a run's folder holds: its networks' weights and its clips.
+FIXED = (
+    *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
+    *("clip_steps", "load_prefs_dir"),
+)
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 MOST_SEEDS = 2**62  # PyTorch takes 64 bits, and environments have seeds some way beyond the run's
 INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
@@ -141,7 +146,9 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, names_algo="__algo" in flags)
+        names = ("algo", "ensemble_size")
+        named = frozenset(name for name in names if f"__{name}" in flags)
+        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, named=named)
     if "__million_timesteps" in flags and defaults.policy.lr_zero_million_timesteps:
         lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
         policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
@@ -150,7 +157,18 @@ def parse(arguments: list[str]) -> RunConfig:
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _named_in_full(_cli(arguments, defaults))
     validate(config)
+    if first.resume:
+        _check_resumed(settings(defaults.as_dict()), settings(config.as_dict()))
     return config
+
+
+def _check_resumed(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises UserError if something is to change that a run's folder holds already."""
+    for name in FIXED:
+        if now[name] != before[name]:
+            raise UserError(
+                f"--{name} is {before[name]} for good in a run that is resumed; leave it out, or start a new run."
+            )
 
 
 def _named_in_full(config: RunConfig) -> RunConfig:
@@ -171,13 +189,18 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -> RunConfig:
-    """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names."""
+def defaults_for(first: RunConfig, *, asks_for_labels: bool, named: frozenset[str]) -> RunConfig:
+    """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names.
+
+    Args:
+        asks_for_labels: a number of labels was given.
+        named: which of `algo` and `ensemble_size` were, so that they come before what is tuned.
+    """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
     if info.kind == "vector" and asks_for_labels:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
-    algo = str(first.policy.algo if names_algo else tuned.get("algo", first.policy.algo))
+    algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
@@ -201,7 +224,8 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, names_algo: bool) -
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = asks_for_labels
-    if values.get("ensemble_size", first.predictor.ensemble_size) == 1:
+    ensemble_size = first.predictor.ensemble_size
+    if (ensemble_size if "ensemble_size" in named else values.get("ensemble_size", ensemble_size)) == 1:
         values["query_selection"] = "random"  # one network disagrees with nobody
     return RunConfig(
         first.mode,
@@ -273,6 +297,8 @@ def validate(config: RunConfig) -> None:
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
             "whose place the function takes."
         )
+    if round(policy.million_timesteps * 1e6) < 1:
+        raise UserError(f"--million_timesteps must be 0.000001, one step, or more, not {policy.million_timesteps}.")
     if 0 < policy.lr_zero_million_timesteps < policy.million_timesteps:
         raise UserError(
             f"the learning rate would be 0 from {policy.lr_zero_million_timesteps:g} million steps on; give "

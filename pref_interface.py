@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from channels import Channels, drain
+from channels import Channels, drain, offer
 from gatherers import Answered, Drawing, PreferenceGatherer
 from label_queue import FEW_LABELS, LabelQueue, nearly_full
 from ordering import OrderingQueries
@@ -438,7 +437,7 @@ class PrefInterface:
         return bool(comparisons)
 
     def _deliver(self, answered: list[Answered]) -> bool:
-        """Hands labels to the trainer: waits for room rather than drop one, unless the run is stopping."""
+        """Hands labels to the trainer, which finds those for which its queue is full in the store."""
         if not answered:
             return False
         if self.ordering is not None:
@@ -450,13 +449,9 @@ class PrefInterface:
             self.n_answers = self.db.n_answers()
         if self.channels.labels is None:
             return True  # no trainer in this run
-        for label in (one.label for one in answered):
-            while label is not None and not self.channels.stop.is_set():
-                try:
-                    self.channels.labels.put(label, timeout=0.2)
-                    break
-                except queue.Full:
-                    continue
+        for one in answered:
+            if one.label is not None:
+                offer(self.channels.labels, one.label)
         return True
 
     def _warn_of_ties(self) -> None:

@@ -559,7 +559,7 @@ class PreferenceSystem:
         if self._prediction is not None and self.copy is not None:
             members = self._prediction.result()  # (members, N)
             predicted = members.mean(0) * valid
-            in_own_measure = members * self.copy.scale[:, None]
+            in_own_measure = self.copy.in_own_measure(members)
         if self.channels is not None and (self.copy is not None or not self.settings.train_reward):
             self._steps += int(valid.sum())
             self.channels.agent_steps.value = self._steps

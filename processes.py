@@ -20,7 +20,6 @@ from errors import UserError
 from viewer import DisplayError
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
-KILL_SECONDS = 3.0
 
 
 class ChildError(Exception):
@@ -36,8 +35,12 @@ USER_ERRORS = (UserError, DisplayError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
-    """Runs a process body: its failure reaches the parent, the parent's death ends it, Ctrl-C is the parent's."""
-    for number in (signal.SIGINT, signal.SIGHUP):
+    """Runs a process body: its failure reaches the parent, the parent's death ends it, signals are the parent's.
+
+    Those that end a run go to all its processes where a terminal, `timeout` or a batch system sends them; a child that
+    died of one would leave no checkpoint.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     status = 1
@@ -135,9 +138,6 @@ class Children:
     def kill(self) -> None:
         """Ends every child at once."""
         for process in self.processes.values():
-            if process.exitcode is None:
-                process.terminate()
-                process.join(KILL_SECONDS)
             if process.exitcode is None:
                 process.kill()
                 process.join()

@@ -333,7 +333,8 @@ class PredictorCopy:
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._n_recent = 0  # steps in them
         self._skip = 0  # of the next steps, before one is kept
-        self._fitted = False
+        # Of vectors, once fitted: mean and deviation of each member's rewards, with which a resumed run goes on.
+        self.normaliser: tuple[Tensor, Tensor] | None = None
 
     @property
     def trained(self) -> bool:
@@ -346,20 +347,24 @@ class PredictorCopy:
         if self.board.version > self.version:
             recent = [torch.cat(parts) for parts in zip(*self._recent, strict=True)]
             fits = self._n_recent >= NORMALISER_STEPS
-            keeps = fits and self._fitted and self.predictor.kind == "vector"
-            before = self._quick.normalised(self._quick.predict(*recent)) if keeps else None
+            before = self._quick.normalised(self._quick.predict(*recent)) if fits and self.normaliser else None
             self.version = self.board.fetch(self.predictor)
             self._quick = self.predictor.folded()
             if fits:
                 self._quick.fit_normaliser(self._quick.predict(*recent), like=before)
-                self._fitted = True
+                if self.predictor.kind == "vector":
+                    self.normaliser = self._quick.mean.clone(), self._quick.std.clone()
+            elif self.normaliser:  # of before a resumption; what was published has one of other steps
+                self._quick.mean.copy_(self.normaliser[0])
+                self._quick.std.copy_(self.normaliser[1])
         return self.version
 
-    @property
-    def scale(self) -> np.ndarray:
-        """(members,) raw reward, but for its mean, of a normalised reward of 1."""
-        scale: np.ndarray = (self._quick.std / self._quick.reward_std).cpu().numpy()
-        return scale
+    def in_own_measure(self, rewards: np.ndarray) -> np.ndarray:
+        """(members, ...) normalised rewards -> as the members gave them, which is how they compare segments."""
+        shape = (-1, *(1 for _ in rewards.shape[1:]))
+        mean, std = (values.cpu().numpy().reshape(shape) for values in (self._quick.mean, self._quick.std))
+        raw: np.ndarray = rewards / self._quick.reward_std * std + mean
+        return raw
 
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (members, B) normalised rewards."""

@@ -500,6 +500,8 @@ class Trainer:
             self.batches, self.epochs = state["step"], state["epochs"]
             self._best, self._gained = state.get("best", self._best), state.get("gained", self._gained)
             torch.set_rng_state(state["random"])
+        else:
+            self.save()  # what this run goes on with, wherever the other run is by then
         if self.pretrained and self.board is not None:
             self.board.publish(self.predictor)
 

@@ -173,6 +173,8 @@ class Run:
         """Creates prefs.db with the labels of --load_prefs_dir in it; on --resume it is there."""
         path, config = self.path / "prefs.db", self.config
         if path.exists():
+            with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+                self.channels.n_labels.value = db.n_labels()
             return
         # Elsewhere first: a run that is stopped or fails while it loads is resumed with all labels, not without.
         with tempfile.TemporaryDirectory(dir=self.path) as draft:
@@ -184,6 +186,7 @@ class Run:
                     n_loaded = db.merge_from(store_path(place))
                     print(f"{n_loaded} labels loaded from {place}", flush=True)
                 label.give_task(db)
+                self.channels.n_labels.value = db.n_labels()
             db.path.replace(path)
 
     def _build_interface(self) -> None:
@@ -332,7 +335,7 @@ class Run:
         return not self._labels_here or self.config.page.web_true_reward
 
     def _n_labels(self) -> int:
-        return self.interface.n_labels if self.interface else 0
+        return int(self.channels.n_labels.value)
 
     def _read_reports(self, progress: Progress) -> None:
         for report in drain(self.channels.reports):
@@ -374,6 +377,7 @@ class Run:
             self.episode_window.close()
         if self.episode_file is not None:
             self.episode_file.close()
+        self.channels.close()  # what nobody has read must not keep this process
 
 
 def train(config: RunConfig) -> int:
@@ -427,6 +431,19 @@ def train(config: RunConfig) -> int:
 
 def check_inputs(config: RunConfig) -> None:
     """Refuses what cannot work before anything is made: stores to load, teachers, and windows without a display."""
+    info = env_info(config.env_id)
+    longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: nobody knows
+    if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:
+        raise UserError(
+            f"an episode of {info.env_id} is over after {longest} steps, not half of --clip_steps "
+            f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
+        )
+    store = config.run_path() / "prefs.db"
+    if config.resume and config.uses_preferences and not gathers(config) and store.exists():
+        with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
+            n_labels = db.n_labels()
+        if n_labels < 2 and config.mode != "gather_initial_prefs":
+            raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)
         db = PrefDB.open(store_path(place), read_only=True)

@@ -58,7 +58,7 @@ def neighbour_distance(states: Tensor, seen: Tensor) -> Tensor:
 
     Of the states themselves, which may be among those seen, the nearest is not counted.
     """
-    std = seen.std(0).clamp(min=LEAST_STD)
+    std = seen.std(0, correction=int(len(seen) > 1)).clamp(min=LEAST_STD)
     distances = torch.cdist(states / std, seen / std)
     k = min(NEIGHBOUR + 1, len(seen))
     return distances.topk(k, largest=False).values[:, -1]

@@ -101,7 +101,9 @@ class ValueUnits:
         return (returns - self.mean) / self.deviation
 
     def observe(self, returns: Floats) -> None:
-        """Takes in the returns of a rollout's steps, in the units of rewards."""
+        """Takes in the returns of a rollout's steps, in the units of rewards, if it had any: it may reset alone."""
+        if not len(returns):
+            return
         self.rollouts += 1
         share = max(self.share, 1 / self.rollouts)
         self.mean += share * (float(returns.mean(dtype=np.float64)) - self.mean)

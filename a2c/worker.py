@@ -49,9 +49,15 @@ class Rewarder(Protocol):
     def member_rewards(self, observations: Tensor, actions: Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (members, B) rewards, each member's normalised by itself."""
 
+    def in_own_measure(self, rewards: np.ndarray) -> np.ndarray:
+        """(members, ...) normalised rewards -> as the members gave them, which is how they compare segments."""
+
     @property
-    def scale(self) -> np.ndarray:
-        """(members,) what a normalised reward of 1 is in a member's own measure, in which it compares segments."""
+    def normaliser(self) -> tuple[Tensor, Tensor] | None:
+        """What outlasts new weights, and so belongs into a checkpoint; may be set."""
+
+    @normaliser.setter
+    def normaliser(self, value: tuple[Tensor, Tensor] | None) -> None: ...
 
 
 class RewarderSpec(Protocol):
@@ -135,6 +141,7 @@ class PolicyWorker:
         self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._log_sums: defaultdict[str, float] = defaultdict(float)
+        self._n_summed = 0  # updates in them, few at first if the run was resumed between two points
         self.predicted_reward = math.nan  # per step, mean since the last point of the curves
         self._log_mark = (time.monotonic(), self.steps)
         self._report_mark = (time.monotonic(), self.steps)
@@ -197,7 +204,7 @@ class PolicyWorker:
                 predicted = self.rewarder.member_rewards(observations, actions)
             predicted = predicted.reshape(-1, *rollout.rewards.shape)
             rewards = self._reward(predicted) * rollout.valid
-            in_own_measure = predicted * self.rewarder.scale[:, None, None]
+            in_own_measure = self.rewarder.in_own_measure(predicted)
         if self.rewarder is not None:
             segments = self.runner.cut(self.steps, in_own_measure)
             self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
@@ -327,9 +334,10 @@ class PolicyWorker:
         sums["reward/true"] += float(rollout.rewards.mean())
         for name, value in losses.items():
             sums[f"policy/{name}"] += value
+        self._n_summed += 1
         if self.updates % self.config.log_interval:
             return
-        n, now = self.config.log_interval, time.monotonic()
+        n, now = self._n_summed, time.monotonic()
         scalars = {name: total / n for name, total in sums.items()}
         self.predicted_reward = scalars.get("reward/predicted", math.nan)
         scalars |= {"policy/learning_rate": config.lr, "policy/entropy_weight": config.ent_coef}
@@ -344,6 +352,7 @@ class PolicyWorker:
         for name, value in scalars.items():
             self._events().add_scalar(name, value, self.steps)
         sums.clear()
+        self._n_summed = 0
         self.runner.stopwatch.seconds.clear()
         self._log_mark = (now, self.steps)
 
@@ -385,6 +394,7 @@ class PolicyWorker:
                 "episodes": self.runner.n_episodes,
                 "random": torch.get_rng_state(),
                 "value_units": self.units.state(),
+                "reward_normaliser": self.rewarder.normaliser if self.rewarder else None,
             },
         )
 
@@ -411,6 +421,8 @@ class PolicyWorker:
         torch.set_rng_state(state["random"])
         if "value_units" in state:  # else it is a checkpoint from before there were any
             self.units.load(state["value_units"])
+        if self.rewarder and state.get("reward_normaliser"):  # likewise
+            self.rewarder.normaliser = state["reward_normaliser"]
         return state["finished_returns"], state.get("episodes", len(state["finished_returns"]))
 
     def close(self) -> None:

@@ -286,6 +286,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("clip_steps", "0"),
         ("seed", "-1"),
         ("million_timesteps", "0"),
+        ("million_timesteps", "0.0000004"),
         ("million_timesteps", "inf"),
         ("lr", "0"),
         ("lr", "nan"),
@@ -451,6 +452,20 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
     config = parse(["--resume", str(path), "--million_timesteps", "2"])
     policy = config.policy
     assert (policy.million_timesteps, policy.lr, policy.lr_zero_million_timesteps) == (2, 0.25, 2), "of 0.1"
+
+
+@pytest.mark.parametrize("flags", [("--policy_network", "nature"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")])
+def test_what_a_run_folder_holds_does_not_change_when_it_is_resumed(tmp_path: Path, flags: tuple[str, str]) -> None:
+    path = make_run(tmp_path)
+    before = read_config(path)
+    with pytest.raises(UserError, match=f"^{flags[0]} is .* for good .*; leave it out, or start a new run.$"):
+        parse(["--resume", str(path), *flags])
+    assert read_config(path) == before
+
+
+def test_an_ensemble_that_is_asked_for_is_asked_where_it_disagrees() -> None:
+    assert train(DOT).prefs.query_selection == "random", "of a single network, which the dot has"
+    assert train(DOT, "--ensemble_size", "3").prefs.query_selection == "disagreement"
 
 
 def test_l2_is_a_number_or_adaptive(tmp_path: Path) -> None:

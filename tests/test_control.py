@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from a2c.worker import PolicyWorker
@@ -43,6 +44,21 @@ def test_actions_begin_with_the_deviation_that_was_asked_for(tmp_path: Path) -> 
     rollout, _ = begun.runner.collect()
     assert rollout.actions.std() == pytest.approx(0.2, rel=0.1)
     begun.close()
+
+
+def test_a_point_of_the_curves_is_a_mean_also_where_a_run_was_resumed_between_two(tmp_path: Path) -> None:
+    begun = worker(tmp_path, 0.03, "--log_interval", "4")
+    for _ in range(6):
+        begun.step()
+    begun.close()
+    resumed = worker(tmp_path, 0.03, "--log_interval", "4", resume=True)
+    for _ in range(2):
+        resumed.step()
+    resumed.close()
+    events = EventAccumulator(str(tmp_path / "events" / "a2c"))
+    events.Reload()
+    first, second = (point.value for point in events.Scalars("policy/entropy"))
+    assert second == pytest.approx(first, rel=0.3)
 
 
 def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(

@@ -24,6 +24,10 @@ def test_the_distance_is_that_to_the_k_th_nearest_other_state() -> None:
         assert float(distance) == pytest.approx(others[NEIGHBOUR - 1], abs=1e-4)
 
 
+def test_the_first_state_alone_is_worth_a_number() -> None:
+    assert np.isfinite(StateEntropy(0).rewards(torch.ones(1, 3))).all()
+
+
 def test_what_is_new_is_worth_more_until_it_is_known() -> None:
     explorer, rng = StateEntropy(0), np.random.default_rng(0)
     usual = torch.from_numpy(rng.normal(size=(400, 2)).astype(np.float32))

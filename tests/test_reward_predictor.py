@@ -124,6 +124,21 @@ def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_mem
     torch.testing.assert_close(normalised.std(1), torch.full((3,), 0.05), atol=1e-4, rtol=0)
 
 
+def test_in_their_own_measure_rewards_are_what_the_members_gave() -> None:
+    """Sums over clips of unequal length could not be compared without the members' zero."""
+    torch.manual_seed(0)
+    source = RewardPredictor(VECTORS, SMALL)
+    board = WeightsBoard(source, None)
+    observations, actions = torch.randn(40, DIMENSIONS), torch.zeros(40, dtype=torch.int64)
+    raw = source(observations, actions).detach()
+    source.fit_normaliser(raw + 3)
+    board.publish(source)
+    copy = PredictorCopySpec(VECTORS, SMALL, board).build()
+    copy.refresh()
+    found = copy.in_own_measure(copy.member_rewards(observations, actions).reshape(-1, 8, 5))
+    np.testing.assert_allclose(found.reshape(-1, 40), raw.numpy(), atol=1e-5)
+
+
 def test_the_predicted_reward_averages_members_that_were_normalised_one_by_one() -> None:
     torch.manual_seed(0)
     predictor = RewardPredictor(VECTORS, SMALL)
@@ -252,6 +267,10 @@ def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled
     after = copy.member_rewards(wider, actions)
     if inputs.kind == "vector":
         np.testing.assert_allclose(after, before, atol=1e-4)
+        resumed = PredictorCopySpec(inputs, SMALL, board).build()
+        resumed.normaliser = copy.normaliser
+        resumed.refresh()
+        np.testing.assert_allclose(resumed.member_rewards(wider, actions), before, atol=1e-4)
     else:
         np.testing.assert_allclose(after.mean(1), 0, atol=1e-3)
         np.testing.assert_allclose(after.std(1, ddof=1), SMALL.reward_std, atol=1e-3)

@@ -335,6 +335,9 @@ def test_a_loaded_predictor_starts_the_policy_without_labels(
     try:
         assert loaded.finished and other.board.version == 1 and loaded.batches == 0
         assert np.array_equal(rewards(first.predictor.reward), rewards(loaded.predictor.reward))
+        gone = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder / "moved"))
+        resumed = other.trainer(gone, n_initial=0, freeze=True, resume=True)
+        assert np.array_equal(rewards(first.predictor.reward), rewards(resumed.predictor.reward)), "it has its own copy"
         with pytest.raises(checkpoint.CheckpointError, match="another network"):
             other.trainer(replace(config, ensemble_size=2))
     finally:

@@ -178,6 +178,7 @@ def test_stage_by_stage(tmp_path: Path) -> None:
 
     run(tmp_path, *train, *loading, "--no_gather_prefs", "--run_name", "reused")
     assert answers(tmp_path / "reused") == answers(tmp_path / "labels")
+    assert {row["labels"] for row in progress(tmp_path / "reused")} == {"12"}, "though nobody is asked"
     assert policy_steps(tmp_path / "reused") >= 2000
 
     more = ("--synthetic_prefs", "--run_name", "more", "--load_policy_ckpt_dir", str(tmp_path / "reused"))
@@ -372,6 +373,25 @@ def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert (folder / "curves.png").stat().st_size > 5000
 
 
+def test_a_signal_to_the_whole_group_ends_the_run_like_ctrl_c(tmp_path: Path) -> None:
+    """As `timeout` and batch systems send it: the processes of the run get it too, and still write checkpoints."""
+    folder = tmp_path / "a"
+    words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(words, env=environment(), start_new_session=True, **pipes)  # type: ignore[call-overload]
+    try:
+        wait_for(lambda: policy_steps(folder) > 0, process)
+        before = policy_steps(folder)
+        os.killpg(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130 and "Traceback" not in output
+    assert policy_steps(folder) > before
+    assert list((folder / "reward_predictor").glob("step-*.pt"))
+
+
 def test_a_terminal_that_goes_away_ends_the_run_like_ctrl_c(tmp_path: Path) -> None:
     """As when an SSH session is cut off: the hang-up reaches every process, and nothing can be printed any more."""
     folder = tmp_path / "a"
@@ -482,6 +502,7 @@ def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str) -> s
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--max_prefs", "3"), "--n_initial_prefs"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a/b"), "--run_name"),
         (("train_policy_with_preferences", DOT, "--no_gather_prefs"), "--load_prefs_dir"),
+        (("gather_initial_prefs", "ShortReacher", "--synthetic_prefs", "--clip_steps", "41"), "over after 20 steps"),
         (("gather_initial_prefs", DOT, "--teacher", "orakel"), "oracle, stoc"),
         (("gather_initial_prefs", DOT, "--teacher", "no_such:judge"), "there is no module no_such"),
         (("gather_initial_prefs", DOT, "--teacher", "builtins:repr"), "it must return numbers"),
