@@ -53,7 +53,7 @@ def warm_up() -> None:
     """Starts that server now, so that it imports the libraries while this process does the same."""
     start_context()
     if "forkserver" in multiprocessing.get_all_start_methods():
-        # They inherit that: a terminal that closes, or `timeout`, tells them too, and they are needed until all is saved.
+        # They inherit that: a terminal that closes tells them too, as `timeout` does, and they are needed to the end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the other signal
         # And a Ctrl-C, which the terminal sends to the server too, would show in a traceback of imports.
