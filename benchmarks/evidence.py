@@ -32,6 +32,7 @@ from run_folder import short_revision
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 POLICIES = ("deterministic", "sampled")
+EARLIER = "_earlier"  # ends the names of results of before something changed that they show
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 COMMANDS = (
     "Commands are as they were given then; where a default has changed since, the JSON file of the result has the "
@@ -145,13 +146,15 @@ def _bodies(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for task, n_labels in BODIES_LABELS.items():
-        name, true = task.lower(), _means(results, f"{task.lower()}_true")
-        for kind in (f"{name}_{n_labels}", f"{name}_{n_labels}_all_labels"):
-            if true and (learned := _means(results, kind)):
+        name = task.lower()
+        kinds = [(f"{name}_{n_labels}{which}", when) for when in ("", EARLIER) for which in ("", "_all_labels")]
+        for kind, when in kinds:
+            true, learned = _means(results, f"{name}_true", when), _means(results, kind, when)
+            if true and learned:
                 share = f"{learned.trained / true.trained:.0%}" if true.trained > 0 else ""
                 gain = (learned.trained - learned.untrained) / (true.trained - true.untrained)
                 numbers = f"{true.trained:,.1f} | {learned.trained:,.1f} | {true.n}, {learned.n} | {share} | {gain:.0%}"
-                lines.append(f"| {kind} | {numbers} |")
+                lines.append(f"| {kind}{when} | {numbers} |")
     return "\n".join(lines)
 
 
@@ -163,9 +166,9 @@ class Means(NamedTuple):
     n: int
 
 
-def _means(results: dict[str, Any], experiment: str) -> Means | None:
-    """Those of an experiment's runs; None if there is none."""
-    names = [name for name in results if re.fullmatch(rf"{experiment}_seed\d+", name)]
+def _means(results: dict[str, Any], experiment: str, when: str) -> Means | None:
+    """Those of an experiment's runs whose names end in `when`; None if there is none."""
+    names = [name for name in results if re.fullmatch(rf"{experiment}_seed\d+{when}", name)]
     trained = [results[name]["figures"]["evaluation"]["deterministic"] for name in names]
     before = [_before_training(RESULTS / f"{name}.json", "deterministic") for name in names]
     untrained = [value for value in before if value is not None]
