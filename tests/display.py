@@ -22,7 +22,8 @@ def display() -> Iterator[str]:
     if missing:
         pytest.skip(f"needs {', '.join(missing)} (packages xvfb, xdotool, imagemagick)")
     read_end, write_end = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
+    # It would start anew whenever its last window closes, and refuse who comes just then.
+    command = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "1280x800x24", "-nolisten", "tcp", "-noreset"]
     server = subprocess.Popen(command, pass_fds=[write_end], stderr=subprocess.DEVNULL)
     os.close(write_end)
     before = os.environ.get("DISPLAY")
