@@ -137,7 +137,8 @@ def parse(arguments: list[str]) -> RunConfig:
     if len(positionals) < 2 and plain != arguments:
         return _cli(arguments, None)  # prints what is missing, or the help
     first = _named_in_full(_cli(plain, None))
-    flags = {argument.split("=")[0].replace("-", "_") for argument in plain}
+    flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
+    named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
     if first.resume:
         defaults = RunConfig.from_dict(read_config(Path(first.resume)))
         if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
@@ -146,14 +147,12 @@ def parse(arguments: list[str]) -> RunConfig:
             )
         defaults = dataclasses.replace(defaults, resume=first.resume)
     else:
-        names = ("algo", "ensemble_size")
-        named = frozenset(name for name in names if f"__{name}" in flags)
-        defaults = defaults_for(first, asks_for_labels="__max_prefs" in flags, named=named)
-    if "__million_timesteps" in flags and defaults.policy.lr_zero_million_timesteps:
+        defaults = defaults_for(first, named)
+    if "million_timesteps" in named and defaults.policy.lr_zero_million_timesteps:
         lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
         policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
         defaults = dataclasses.replace(defaults, policy=policy)
-    if any(flag == "__teacher" or flag.startswith("__teacher_") for flag in flags):
+    if any(name == "teacher" or name.startswith("teacher_") for name in named):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _named_in_full(_cli(arguments, defaults))
     validate(config)
@@ -189,16 +188,15 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def defaults_for(first: RunConfig, *, asks_for_labels: bool, named: frozenset[str]) -> RunConfig:
+def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names.
 
     Args:
-        asks_for_labels: a number of labels was given.
-        named: which of `algo` and `ensemble_size` were, so that they come before what is tuned.
+        named: the flags that were given, of which some come before what is tuned.
     """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
-    if info.kind == "vector" and asks_for_labels:
+    if info.kind == "vector" and "max_prefs" in named:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
@@ -223,7 +221,7 @@ def defaults_for(first: RunConfig, *, asks_for_labels: bool, named: frozenset[st
         values |= state["config"]
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
         values["n_initial_prefs"] = 0
-        values["gather_prefs"] = asks_for_labels
+        values["gather_prefs"] = "max_prefs" in named
     ensemble_size = first.predictor.ensemble_size
     if (ensemble_size if "ensemble_size" in named else values.get("ensemble_size", ensemble_size)) == 1:
         values["query_selection"] = "random"  # one network disagrees with nobody

@@ -161,7 +161,7 @@ class Trainer:
                 self._train(n_batches)
             worked = True
         else:
-            self._receive()  # though nothing is learned from them now: their queue would fill up
+            self._receive()  # though nothing is learned from them now, they are counted
         if self.channels.save.is_set():
             if self.batches:
                 self.save()

@@ -170,12 +170,16 @@ class Run:
         return self.interface
 
     def _open_store(self) -> None:
-        """Creates prefs.db with the labels of --load_prefs_dir in it; on --resume it is there."""
-        path, config = self.path / "prefs.db", self.config
-        if path.exists():
-            with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
-                self.channels.n_labels.value = db.n_labels()
-            return
+        """Creates prefs.db, which on --resume is there, and counts its labels."""
+        path = self.path / "prefs.db"
+        if not path.exists():
+            self._make_store(path)
+        with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+            self.channels.n_labels.value = db.n_labels()
+
+    def _make_store(self, path: Path) -> None:
+        """A store with the labels of --load_prefs_dir in it."""
+        config = self.config
         # Elsewhere first: a run that is stopped or fails while it loads is resumed with all labels, not without.
         with tempfile.TemporaryDirectory(dir=self.path) as draft:
             with contextlib.closing(
@@ -186,7 +190,6 @@ class Run:
                     n_loaded = db.merge_from(store_path(place))
                     print(f"{n_loaded} labels loaded from {place}", flush=True)
                 label.give_task(db)
-                self.channels.n_labels.value = db.n_labels()
             db.path.replace(path)
 
     def _build_interface(self) -> None:
@@ -461,7 +464,7 @@ def check_inputs(config: RunConfig) -> None:
                 f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
             )
     if config.policy.demonstrations and not config.resume and config.mode != "pretrain_reward_predictor":
-        Demonstrations.load(Path(config.policy.demonstrations), env_info(config.env_id))
+        Demonstrations.load(Path(config.policy.demonstrations), info)
     if gathers(config) and config.prefs.synthetic_prefs:
         try_teacher(config)
     asks_person = gathers(config) and not config.prefs.synthetic_prefs

@@ -39,6 +39,8 @@ NOTICED_SECONDS = 10.0  # ample for the main process to see that a child has die
 class Rewarder(Protocol):
     """What the worker needs of a reward predictor: its own copy, with weights that arrive on the board."""
 
+    normaliser: tuple[Tensor, Tensor] | None  # what outlasts new weights, and so belongs into a checkpoint
+
     @property
     def trained(self) -> bool:
         """Whether weights were ever published."""
@@ -51,13 +53,6 @@ class Rewarder(Protocol):
 
     def in_own_measure(self, rewards: np.ndarray) -> np.ndarray:
         """(members, ...) normalised rewards -> as the members gave them, which is how they compare segments."""
-
-    @property
-    def normaliser(self) -> tuple[Tensor, Tensor] | None:
-        """What outlasts new weights, and so belongs into a checkpoint; may be set."""
-
-    @normaliser.setter
-    def normaliser(self, value: tuple[Tensor, Tensor] | None) -> None: ...
 
 
 class RewarderSpec(Protocol):

@@ -122,7 +122,7 @@ _TUNED: dict[str, dict[str, object]] = {
     # Its targets change every 50 steps, and a discount that looks beyond drowns what depends on them: at 0.995 the arm
     # only ever folded itself up, in the middle of all places where targets may be.
     **{env_id: {"gamma": 0.95} for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")},
-    # Gymnasium's Ant, for which torque is dear, thrashes for the entropy of eight joints, and gets half as far.
+    # Gymnasium's Ant, for which torque is dear, thrashes for the entropy of eight joints.
     **{f"Ant-v{version}": {"ent_coef": 0.0} for version in (2, 3, 4, 5)},
     # The one whose episodes do not end lies on its back for most of them, and only by thrashing gets up again.
     "Ant-v1": {"init_noise_std": 1.0},

@@ -188,7 +188,7 @@ def _changed_settings(run: Run) -> str:
     try:
         config = RunConfig.from_dict(run.config)
         first = RunConfig(config.mode, config.env_id, policy=PolicyConfig(algo=config.policy.algo))
-        defaults = settings_of(defaults_for(first, asks_for_labels=False, named=frozenset({"algo"})).as_dict())
+        defaults = settings_of(defaults_for(first, frozenset({"algo"})).as_dict())
     except USER_ERRORS as error:
         return missing(f"The settings cannot be compared with the defaults: {error}")
     values = settings_of(config.as_dict()).items()

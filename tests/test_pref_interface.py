@@ -354,7 +354,7 @@ def test_the_pool_holds_the_newest_segments(ring: Ring) -> None:
     assert [one.seed for one in interface.pool] == list(range(2 * SEGMENT_QUEUE_SIZE - 10, 2 * SEGMENT_QUEUE_SIZE))
 
 
-def test_a_slow_trainer_keeps_nobody_waiting_and_finds_all_labels_in_the_store(ring: Ring) -> None:
+def test_a_slow_trainer_keeps_nobody_waiting_and_all_labels_are_in_the_store(ring: Ring) -> None:
     ring.channels.labels = queue.Queue(1)
     interface = ring.interface(n_initial=30, goal=30)
     ring.act(10)

@@ -288,13 +288,16 @@ def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> Non
 
 
 def test_labels_are_taken_in_where_none_is_learned_from(ring: Ring) -> None:
-    """Else their queue would fill up, and who hands them over would wait for ever."""
+    """Of some there is no word but in the store, for their queue was full."""
     answer(ring.db, range(20))
     trainer = ring.trainer(replace(SMALL, labels_per_step=0.0))
     pretrain(trainer)
     ring.tell(answer(ring.db, range(20, 25)))
     trainer.step()
     assert len(trainer.pairs) == 25 and not drain(ring.channels.labels)
+    ring.tell(answer(ring.db, range(25, 30))[:1])
+    trainer.step()
+    assert len(trainer.pairs) == 30
 
 
 def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
