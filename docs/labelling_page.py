@@ -68,8 +68,11 @@ def draw(link: str, page_path: str, phone_path: str) -> None:
             except AssertionError:
                 continue
         take(page, page_path)
+        me = page.context.storage_state()  # else the page asks the phone for another nickname
         page.close()
-        phone = browser.new_context(viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True).new_page()
+        phone = browser.new_context(
+            viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True, storage_state=me
+        ).new_page()
         phone.set_default_timeout(RUN_MS)
         phone.goto(link)
         take(phone, phone_path)
