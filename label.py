@@ -14,7 +14,7 @@ import tyro
 from channels import Channels, drain
 from envs import task_of
 from gatherers import Drawing, PreferenceGatherer, TeacherGatherer, gatherer_for
-from label_queue import LABELLER, MAX_NICKNAME, LabelQueue, Who, check_labeller
+from label_queue import LABELLER, MAX_NICKNAME, SILENT_SECONDS, LabelQueue, Who, check_labeller
 from person import Ui
 from pref_db import Comparison, PrefDB, store_path
 from processes import UserError
@@ -25,6 +25,8 @@ from web import PageConfig, WebGatherer
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
 IDLE_SECONDS = 1 / 120
 LOOK_SECONDS = 1.0  # between looks at whether the run goes on
+ASKS = "Waiting for the run to ask; its questions come as the agent acts"
+ASKS_NOBODY = "The run that goes on here asks no people; its pairs are asked about when it has ended"
 WHO: Who = "label"
 OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in what it says of itself
 
@@ -120,7 +122,7 @@ def label_command(arguments: list[str]) -> None:
         raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
     db = PrefDB.open(path)
     try:
-        check_segments(db, teacher)
+        check_segments(db, teacher, beside=beside)
         give_task(db)
         give_settings(LabelQueue(db), config, beside=beside)
         before = db.n_labels()
@@ -141,7 +143,8 @@ def label_command(arguments: list[str]) -> None:
             if config.ui != "web":  # whose last word is the page's
                 LabelQueue(db).beat(WHO, {"ended": "Labelling has ended here."})
         n = db.n_labels()
-        print(f"{n - before} labels more, {n} in {path}. Train on them with --load_prefs_dir {config.run}", flush=True)
+        change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
+        print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {config.run}", flush=True)
     finally:
         db.close()
 
@@ -159,9 +162,11 @@ def give_settings(queue: LabelQueue, config: LabelConfig, *, beside: bool) -> No
 def free_name(queue: LabelQueue, usual: str) -> str:
     """The usual name, or another where somebody labels by that now: two by one name would be shown the same pairs."""
     name, n = usual, 1
-    while queue.has_pairs(name):
-        n += 1
-        name = f"{usual}-{n}"
+    with queue.db.transaction():  # or another who starts just now would be given the same
+        while queue.is_present(name):
+            n += 1
+            name = f"{usual}-{n}"
+        queue.beat(WHO, {"labellers": [name]})
     if n > 1:
         print(f"Somebody labels here as {usual}, so you are {name}; --labeller says who you are.", flush=True)
     return name
@@ -180,10 +185,15 @@ def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
     return synthetic_teacher(config.teacher, np.random.default_rng(config.seed))
 
 
-def check_segments(db: PrefDB, teacher: SyntheticTeacher | None) -> None:
-    """Raises UserError if there is nothing that can be shown, or nothing that the teacher could tell apart."""
+def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool) -> None:
+    """Raises UserError if there is nothing that can be shown, or nothing that the teacher could tell apart.
+
+    Beside a run, which makes segments, there may be none yet.
+    """
     ids = db.segment_ids()
-    if len(ids) < 2:
+    if beside and not ids:
+        return
+    if len(ids) < 2 and not beside:
         raise UserError(
             f"{db.path} holds {len(ids)} segments, too few to compare; gather some with "
             f"gather_initial_prefs {db.env_id} --no_gather_prefs."
@@ -221,13 +231,20 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
     queue, run_says = LabelQueue(db), dict[str, Any]()
     goes_on, n_labels, look_at = True, db.n_labels(), 0.0
     goal, drawing = config.max_prefs, Drawing()
+    silent_at = time.monotonic() + SILENT_SECONDS
     while not gatherer.ended and (goal is None or n_labels < goal):
         if goes_on and time.monotonic() >= look_at:
-            look_at = time.monotonic() + LOOK_SECONDS
             goes_on = run_goes_on()
             run_says = queue.heartbeats().get("run", (0.0, {}))[1] if goes_on else {}
+            if queue.goes_on("run"):
+                silent_at = time.monotonic() + SILENT_SECONDS
             if not goes_on:
                 pairs = StoredPairs(db, config.seed)
+                if look_at:  # the run was there, whose goal may be reached
+                    queue.set_setting("goal", str(goal or 0))
+                elif goal is None:  # that of another who labels here, if there is one
+                    goal = int(float(queue.setting("goal") or 0)) or None
+            look_at = time.monotonic() + LOOK_SECONDS
         n_open = len(gatherer.pending) + len(drawing.open)
         n = gatherer.ahead - n_open
         if goal is not None:
@@ -242,7 +259,7 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
             gatherer.submit(drawn)
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
         if not gatherer.pending:
-            status = drawing.status() or "Waiting for the run to ask; its questions come as the agent acts"
+            status = drawing.status() or (ASKS if time.monotonic() < silent_at else ASKS_NOBODY)
         if goal is None:
             status = run_says.get("status", status)
         gatherer.tell(

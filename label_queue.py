@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 import sqlite3
@@ -46,7 +47,10 @@ ROW = (
     *("watched_ms", "replays", "speed", "late", "flag", "note", "lease_token", "supersedes", "segment_a", "segment_b"),
 )
 SELECT_ROW = f"SELECT {', '.join(ROW)} FROM answer JOIN comparison ON comparison.id = comparison_id"
+IS_GIVEN_HERE = "lease_token IN (SELECT token FROM lease)"  # and not merged from another store
 IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n WHERE n.supersedes = answer.seq)"
+
+Word = tuple[float, dict]  # when a process beat, and what it said
 
 
 class SubmissionError(PrefDBError):
@@ -369,7 +373,7 @@ class LabelQueue:
         Those that were merged from another store, which cannot be changed here, are left out unless `merged`.
         """
         conditions: list[str] = ["(teacher = ? OR labeller IS NOT NULL)", IS_EFFECTIVE]
-        conditions += [] if merged else ["lease_token IN (SELECT token FROM lease)"]
+        conditions += [] if merged else [IS_GIVEN_HERE]
         values: list[object] = [PERSON]
         if labeller is not None:
             conditions, values = [*conditions, "labeller = ?"], [*values, labeller]
@@ -382,15 +386,16 @@ class LabelQueue:
         query = f"{SELECT_ROW} WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
         return [_history_row(dict(zip(ROW, row, strict=True))) for row in self.db.read(query, (*values, limit))]
 
-    def has_pairs(self, labeller: str) -> bool:
-        """Whether somebody by this name has pairs before them."""
+    def is_present(self, labeller: str) -> bool:
+        """Whether somebody is there by this name: a process says so, or they have pairs before them."""
         leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ? LIMIT 1"
-        return bool(self.db.read(leased, (labeller, self.clock())))
+        there = {name for _, word in self._words() if self._lives(word) for name in word[1].get("labellers", ())}
+        return labeller in there or bool(self.db.read(leased, (labeller, self.clock())))
 
     def is_active(self, labeller: str) -> bool:
-        """Whether somebody labels by this name now: has pairs before them, or answered some minutes ago."""
-        answered = "SELECT 1 FROM answer WHERE labeller = ? AND answered_at > ? LIMIT 1"
-        return self.has_pairs(labeller) or bool(self.db.read(answered, (labeller, self.clock() - ACTIVE_SECONDS)))
+        """Whether somebody labels by this name now: is present, or answered some minutes ago."""
+        answered = f"SELECT 1 FROM answer WHERE labeller = ? AND answered_at > ? AND {IS_GIVEN_HERE} LIMIT 1"
+        return self.is_present(labeller) or bool(self.db.read(answered, (labeller, self.clock() - ACTIVE_SECONDS)))
 
     def counts(self) -> Counts:
         """How far the labelling is."""
@@ -409,18 +414,31 @@ class LabelQueue:
         return Counts(self.db.n_labels(), self.db.n_answers(), *free)
 
     def beat(self, who: Who, state: dict) -> None:
-        """Tells the other processes that this one lives, and how it is."""
+        """Tells the other processes that this one lives, and how it is; under `labellers`, who is there through it."""
+        now = self.clock()
         with self.db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", (who, self.clock(), json.dumps(state)))
+            old = "DELETE FROM alive WHERE who LIKE ? AND at < ?"  # of earlier processes
+            db.execute(old, (f"{who}:%", now - ACTIVE_SECONDS))
+            row = (f"{who}:{os.getpid()}", now, json.dumps(state))  # several may label beside each other
+            db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", row)
 
-    def heartbeats(self) -> dict[str, tuple[float, dict]]:
-        """When each process last beat, and what it said."""
-        return {who: (at, json.loads(state)) for who, at, state in self.db.read("SELECT who, at, state FROM alive")}
+    def heartbeats(self) -> dict[str, Word]:
+        """When a process of each kind last beat, and what it said; where there are several, of one that goes on."""
+        return dict(sorted(self._words(), key=lambda word: (self._lives(word[1]), word[1][0])))
+
+    def _words(self) -> list[tuple[str, Word]]:
+        """What each process said last, with its kind."""
+        rows = self.db.read("SELECT who, at, state FROM alive")
+        return [(who.partition(":")[0], (at, json.loads(state))) for who, at, state in rows]
+
+    def _lives(self, word: Word) -> bool:
+        """Whether that was said just now, and is not the last word."""
+        return self.clock() - word[0] <= SILENT_SECONDS and "ended" not in word[1]
 
     def goes_on(self, who: Who) -> bool:
-        """Whether a process was heard of just now, and has not said its last word."""
-        at, word = self.heartbeats().get(who, (-math.inf, {}))
-        return self.clock() - at <= SILENT_SECONDS and "ended" not in word
+        """Whether a process of this kind was heard of just now, and has not said its last word."""
+        word = self.heartbeats().get(who)
+        return word is not None and self._lives(word)
 
     def setting(self, key: str) -> str | None:
         """A value that all processes share; None if it was never set."""
@@ -492,7 +510,7 @@ class LabelQueue:
         share = self._share("overlap_share")
         if int(comparison_id[:8], 16) >= share * 2**32:
             return False
-        others = "SELECT 1 FROM answer WHERE labeller <> ? AND answered_at > ? LIMIT 1"
+        others = f"SELECT 1 FROM answer WHERE labeller <> ? AND answered_at > ? AND {IS_GIVEN_HERE} LIMIT 1"
         return db.execute(others, (labeller, self.clock() - ACTIVE_SECONDS)).fetchone() is not None
 
     def _repeat(self, db: sqlite3.Connection, labeller: str, ahead: int) -> tuple[str, bool, str] | None:

@@ -312,7 +312,8 @@ class PrefInterface:
             if not self.wanted():
                 return f"{self.n_labels} labels; the next is due when the policy has trained on"
             return "Waiting for new clips from the agent: every pair was asked"
-        initial = f" ({self.n_initial} before training starts)" if self.n_labels < self.n_initial else ""
+        starts = self.n_labels < self.n_initial and not self.training  # which goes on after an undo
+        initial = f" ({self.n_initial} before training starts)" if starts else ""
         if self.channels.pause.is_set():
             initial = f" (the policy waits: {len(self.gatherer.pending)} pairs are open)"
         return f"Label {self.n_labels + 1} of {self.goal}{initial}"
@@ -487,7 +488,7 @@ class PrefInterface:
         self._told, self._status = now, status
         steps = self.channels.agent_steps.value
         numbers = {"labels": self.n_labels, "goal": self.goal, "agent_steps": steps, "clips": len(self.pool)}
-        self.gatherer.tell(status, {**numbers, "initial_labels": self.n_initial})
+        self.gatherer.tell(status, {**numbers, "initial_labels": 0 if self.training else self.n_initial})
         if self._oldest:
             self.gatherer.withdraw(self._oldest)
 

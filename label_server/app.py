@@ -31,6 +31,7 @@ from label_quality import judged, quality
 from label_queue import (
     ALL,
     LABELLER,
+    SILENT_SECONDS,
     HistoryRow,
     LabelQueue,
     Lease,
@@ -81,6 +82,7 @@ class LabelApp:
         self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
         self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._seen: dict[str, float] = {}  # when those who label were last heard of
         self._status: tuple[float, dict[str, Any]] = (-math.inf, {})
         self._unshowable: dict[str, str] = {}  # segments of which nobody will be asked from the next claim on: why
         self._failures: dict[str, str] = {}  # of what failed, when last done, that should not: why
@@ -117,11 +119,15 @@ class LabelApp:
     async def _beat(self) -> None:
         while True:
             try:
-                await self._in_queue(lambda queue: queue.beat("server", {"trouble": self.trouble}))
+                await self._say()
                 self._failures.pop("beat", None)
             except PrefDBError as error:  # a full disk, say
                 self._failures["beat"] = str(error)
             await asyncio.sleep(BEAT_SECONDS)
+
+    async def _say(self) -> None:
+        word = {"trouble": self.trouble, "labellers": self._present()}
+        await self._in_queue(lambda queue: queue.beat("server", word))
 
     @property
     def trouble(self) -> str:
@@ -198,6 +204,7 @@ class LabelApp:
         session = self.sessions.read(request.cookies.get(self.sessions.cookie_name))
         if session is None:
             raise Refused(401, "open the link that the run printed; it ends in #t= and a token")
+        self._seen[session.labeller] = time.monotonic()
         return session
 
     @staticmethod
@@ -237,12 +244,12 @@ class LabelApp:
     # Who is there
 
     async def post_login(self, request: Request, body: dict[str, Any]) -> Response:
-        address = request.client.host if request.client else ""
-        if self.attempts.blocked(address):
-            raise Refused(429, "too many wrong tokens; try again in a minute")
         name = body.get("labeller")
         session = self.sessions.admit(body["token"], name or "")
-        if session is None:
+        if session is None:  # behind a proxy all have one address: who has the right token is let in all the same
+            address = request.client.host if request.client else ""
+            if self.attempts.blocked(address):
+                raise Refused(429, "too many wrong tokens; try again in a minute")
             self.attempts.failed(address)
             raise Refused(403, "that token is wrong: open the link that the run printed")
         if not name and (name := await self._name_of(request)):
@@ -257,13 +264,19 @@ class LabelApp:
         known = self.sessions.read(request.cookies.get(self.sessions.cookie_name))
         if known is not None and known.owner:
             return known.labeller
-        if (
-            self.origin
-            or not is_loopback(self.host)
-            or await self._in_queue(lambda queue: queue.is_active(self.labeller))
-        ):
+        if self.origin or not is_loopback(self.host) or self.labeller in self._present():
             return None
+        active = await self._in_queue(lambda queue: queue.is_active(self.labeller))
+        if active or self.labeller in self._present():  # of two at once one is asked
+            return None
+        self._seen[self.labeller] = time.monotonic()
         return self.labeller
+
+    def _present(self) -> list[str]:
+        """Those whose pages have been heard of just now."""
+        soon = time.monotonic() - SILENT_SECONDS
+        self._seen = {name: at for name, at in self._seen.items() if at > soon}
+        return sorted(self._seen)
 
     async def get_me(self, request: Request, _: None) -> Response:
         return JSONResponse(self._me(request.state.session))
@@ -271,9 +284,12 @@ class LabelApp:
     async def post_name(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
             raise Refused(403, "your link is for one name only")
-        name = body["labeller"]
-        if name != request.state.session.labeller and await self._in_queue(lambda queue: queue.has_pairs(name)):
-            raise Refused(409, f"somebody labels as {name} now, and would be shown the same pairs; choose another name")
+        name, before = body["labeller"], request.state.session.labeller
+        if name != before:
+            if name in self._present() or await self._in_queue(lambda queue: queue.is_present(name)):
+                raise Refused(409, f"somebody labels as {name} now, who would be shown the same pairs; choose another")
+            self._seen[name] = self._seen.pop(before, time.monotonic())  # which may be taken again
+            await self._say()
         return self._logged_in(request, Session(name, owner=True))
 
     async def post_invite(self, request: Request, body: dict[str, Any]) -> Response:
@@ -347,6 +363,7 @@ class LabelApp:
 
     def _release_later(self, labeller: str, tokens: list[str]) -> None:
         self._leaving.pop(labeller, None)
+        self._seen.pop(labeller, None)
         task = asyncio.ensure_future(self._in_queue(lambda queue: queue.release(tokens)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -399,12 +416,13 @@ class LabelApp:
         return JSONResponse(await self._current_status())
 
     async def get_events(self, request: Request, _: None) -> Response:
-        return StreamingResponse(self._events(), media_type="text/event-stream")
+        return StreamingResponse(self._events(request.state.session.labeller), media_type="text/event-stream")
 
-    async def _events(self) -> AsyncIterator[str]:
+    async def _events(self, labeller: str) -> AsyncIterator[str]:
         shown, said_at = None, 0.0
         yield "retry: 1000\n\n"
         while not self.stopping:
+            self._seen[labeller] = time.monotonic()
             try:
                 status = await self._current_status()
             except PrefDBError:

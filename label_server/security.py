@@ -154,6 +154,8 @@ def check_origin(origin: str) -> None:
     parts = urlsplit(origin)
     if parts.scheme not in ("http", "https") or not parts.hostname or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError("name it as https://HOST or https://HOST:PORT, with nothing behind it")
+    if parts.port == {"http": 80, "https": 443}[parts.scheme]:
+        raise ValueError(f"leave out :{parts.port}, as browsers do")
 
 
 def is_loopback(host: str) -> bool:

@@ -25,12 +25,12 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """The status line and the reason why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.heartbeats()
     goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
-    initial = queue.labels_to_start(initial)
     at, state = _newest_word(beats, now)
     silent = None if at is None else max(0.0, now - at)
     ended = str(state.get("ended", ""))
     episode = run_dir / EPISODE
     steps = state.get("agent_steps")
+    initial = 0 if steps else queue.labels_to_start(initial)  # training goes on, though labels be taken back
     return {
         "now": now,
         "labels": counts.labels,

@@ -48,6 +48,36 @@ def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, mon
         assert looks == 3 and db.n_answers() == 3
 
 
+def test_the_goal_of_a_run_that_has_ended_holds_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(seed) for seed in range(3)])) as db:
+        queue = LabelQueue(db)
+        queue.set_setting("goal", "1")
+        queue.submit(all_pairs(2))
+        teacher, looks = teacher_of(db, "oracle"), iter((True, False))
+        label.label(db, teacher, LabelConfig("run"), run_goes_on=lambda: next(looks))
+        assert db.n_labels() == 3, "each pair, though the run wanted one label"
+        queue.set_setting("goal", "3")  # of another who labels here
+        label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: False)
+        assert db.n_labels() == 3
+
+
+def test_who_labels_beside_a_run_that_asks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(label, "SILENT_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+        gatherer, looks = Told(db, SyntheticTeacher()), iter((True, True, False))
+        label.label(db, gatherer, LabelConfig("run"), run_goes_on=lambda: next(looks))
+        assert "asks no people" in gatherer.said[0]
+
+
+def test_beside_a_run_there_may_be_no_segments_yet(tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, STEPS)) as db:
+        label.check_segments(db, None, beside=True)
+        with pytest.raises(UserError, match="holds 0 segments"):
+            label.check_segments(db, None, beside=False)
+
+
 class Told(SyntheticGatherer):
     """Keeps what it is told, and never answers."""
 
@@ -82,6 +112,7 @@ def test_two_who_do_not_say_who_they_are_are_not_the_same(tmp_path: Path, capsys
         queue = LabelQueue(db)
         queue.submit(all_pairs(4))
         assert free_name(queue, "me") == "me" and not capsys.readouterr().out
+        assert free_name(queue, "me") == "me-2", "though nobody has a pair yet"
         for name in ("me", "me-2"):
             queue.claim(name)
         assert free_name(queue, "me") == "me-3"
@@ -243,7 +274,7 @@ def test_a_teacher_answers_what_a_run_asks_of_people(tmp_path: Path) -> None:
         wait_for(has_asked, process)
         command = [sys.executable, str(ROOT / "run.py"), "label", str(folder), "--max_prefs", "12"]
         done = subprocess.run([*command, "--teacher", name], capture_output=True, text=True, timeout=DEADLINE)
-        assert done.returncode == 0 and "12 labels more" in done.stdout, done.stdout + done.stderr
+        assert done.returncode == 0 and "12 more than at the start" in done.stdout, done.stdout + done.stderr
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, output
     with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:

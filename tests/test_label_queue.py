@@ -407,6 +407,32 @@ def test_heartbeats_and_settings(queue: LabelQueue, clock: Clock) -> None:
     assert queue.setting("goal") == "20" and queue.setting("task") is None
 
 
+def test_of_several_that_label_one_that_goes_on_is_heard(queue: LabelQueue, path: Path) -> None:
+    """One of two helpers leaves, and the run must not take it for both."""
+    script = f"""
+        from pathlib import Path
+        from label_queue import LabelQueue, PrefDB
+        LabelQueue(PrefDB.open(Path({str(path)!r})), lambda: {queue.clock()}).beat("label", {{}})
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    queue.beat("label", {"labellers": ["me"]})
+    assert queue.goes_on("label") and queue.is_present("me")
+    queue.beat("label", {"ended": "Labelling has ended here."})
+    assert queue.goes_on("label") and not queue.is_present("me")
+
+
+def test_answers_from_another_store_are_nobody_who_labels_here(queue: LabelQueue, clock: Clock, tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.create(tmp_path / "other.db", ENV_ID, LENGTH)) as db:
+        other = LabelQueue(db, clock)
+        other.submit(pairs(1))
+        other.answer(submission(other.claim("me")[0], answered_at=clock.now))
+    queue.db.merge_from(tmp_path / "other.db")
+    queue.set_setting("overlap_share", "1")
+    assert not queue.is_active("me")
+    queue.submit([Comparison(segment(7), segment(8), False)])
+    assert queue.claim("Ann")[0].kind == "normal", "there is no second person to ask"
+
+
 def test_training_starts_early_with_enough_labels_only(queue: LabelQueue) -> None:
     asked = pairs(FEW_LABELS)
     queue.db.add_answers([(pair, Choice.A) for pair in asked[:-1]], teacher="person")

@@ -602,6 +602,16 @@ def test_who_leaves_before_the_training_begins_lets_it_begin_if_it_can(
     assert LabelQueue(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
 
 
+def test_training_that_goes_on_is_not_said_to_start_after_an_undo(ring: Ring) -> None:
+    screen = FakeWindow()
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=500, goal=600)
+    ring.act(30)
+    step_until(interface, lambda: bool(interface.gatherer.pending))
+    assert "before training starts" in interface.status()
+    ring.channels.agent_steps.value = 1000
+    assert interface.status() == "Label 1 of 600"
+
+
 def test_the_last_of_a_disk_is_left_to_the_answers(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, real = FakeWindow(), shutil.disk_usage(ring.path.parent)
     interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=50, goal=60)

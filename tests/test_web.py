@@ -156,7 +156,7 @@ def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path) -> None:
             assert client.get("/api/me")[1]["labeller"] == "Ann"
             answer(client, 3, process)
         output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0 and "3 labels more" in output, output
+    assert process.returncode == 0 and "3 more than at the start" in output, output
 
 
 def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) -> None:
@@ -217,6 +217,8 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for origin in ("label.example.org", "https://label.example.org/", "ftp://label.example.org", "https://"):
         with pytest.raises(UserError, match="name it as https://HOST"):
             PageConfig(web_origin=origin).check()
+    with pytest.raises(UserError, match="leave out :443"):
+        PageConfig(web_origin="https://label.example.org:443").check()
     with pytest.raises(UserError, match="name a text file"):
         PageConfig(instructions=str(tmp_path)).settings(9, 5)
 
