@@ -590,6 +590,25 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
             page.wait_for_selector("#waiting-reason:has-text('Thank you')")
 
 
+def test_pairs_that_are_left_for_others_are_not_asked_for_again_and_again(browser: Browser, tmp_path: Path) -> None:
+    make_store(tmp_path, 8, {"goal": "5"})
+    with running(tmp_path) as server, contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        queue = LabelQueue(db)
+        held = queue.claim("somebody", 4)
+        with opened(browser, server) as page:
+            press(page, "l")  # with the pairs before somebody, the goal is reached
+            page.wait_for_selector("#waiting-reason:has-text('The pairs that are left wait for')")
+            claims: list[str] = []
+            page.on("request", lambda request: claims.append(request.url) if "/next" in request.url else None)
+            for n in range(3):
+                queue.beat("run", {"trouble": f"number {n}"})
+                page.wait_for_selector(f"#status:has-text('number {n}')")
+            assert len(claims) < 10, "as often as there is news"
+            assert "0 pairs waiting" in page.inner_text("#status") and page.title() == "Which clip is better?"
+            queue.release([lease.token for lease in held])
+            assert wait_for_pair(page)
+
+
 def test_the_last_word_of_a_run_is_told_in_place_of_offline(browser: Browser, tmp_path: Path) -> None:
     db_path = make_store(tmp_path, 3, {"goal": "9"})
     with running(tmp_path) as server, opened(browser, server) as page:

@@ -81,10 +81,13 @@ function show() {
   showMarks();
 }
 
+/** Pairs that may be had: none where those that are left are for others. */
+const ready = () => (pairs.none ? 0 : status.ready);
+
 function showWaiting() {
   const loading = pairs.list.length > 0 && !pairs.away;
   $("resume").hidden = !pairs.away;
-  $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || (status.ready && !pairs.none) ? "One moment" : "No pair to show right now";
+  $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || ready() ? "One moment" : "No pair to show right now";
   let reason = status?.reason || "Getting the next pair…";
   if (pairs.away) reason = `${nobody ? `Nobody has touched this page for ${IDLE_MINUTES} minutes. ` : ""}Your pairs have gone to whoever else labels. Press ${TOUCH.matches ? "" : "P, or "}the button to go on.`;
   else if (loading) reason = "Loading the clips…";
@@ -111,7 +114,8 @@ function showStatus() {
   const parts = [`${labels.toLocaleString("en")}${status.goal ? ` / ${status.goal.toLocaleString("en")}` : ""} labels`];
   if (median !== undefined) parts.push(`${median.toFixed(1)} s per answer`);
   if (status.goal > labels && paces.length >= LEAST_PACES) parts.push(`${duration((status.goal - labels) * median)} left at this pace`);
-  parts.push(`${status.ready + pairs.list.length} ${status.ready + pairs.list.length === 1 ? "pair" : "pairs"} waiting`);
+  const open = ready() + pairs.list.length;
+  parts.push(`${open} ${open === 1 ? "pair" : "pairs"} waiting`);
   if (status.agent_steps !== null) parts.push(`agent at ${number(status.agent_steps)} steps`);
   if (status.initial_labels > labels) parts.push(`training starts at ${status.initial_labels.toLocaleString("en")}`);
   if (status.trouble) parts.push(`trouble: ${status.trouble}`);
@@ -121,7 +125,7 @@ function showStatus() {
   $("progress").value = status.goal ? Math.min(1, labels / status.goal) : 0;
   $("task").textContent = status.task ? `Which clip is better? ${status.task}` : "Which clip shows the better behaviour?";
   const idle = !shown || document.visibilityState !== "visible";
-  document.title = idle && status.ready ? `(${status.ready}) pairs ready` : "Which clip is better?";
+  document.title = idle && ready() ? `(${ready()}) pairs ready` : "Which clip is better?";
 }
 
 function showBanner() {
@@ -407,16 +411,17 @@ function fromOtherTab({ answered, undone }) {
 
 // Beginning
 
-function takeStatus(next) {
+function takeStatus(next, mayClaim = true) {
   if (next.goal && next.labels >= next.goal) next.ready = 0; // nobody is asked any more
   const woken = next.ready > 0 && pairs.list.length === 0;
   if (woken && !pairs.away && status?.ready === 0) chime();
+  if (next.ready > status?.ready) pairs.none = false; // one of the new ones may be for us
   status = next;
   offset = next.now - Date.now() / 1000;
   showStatus();
   side.status(next);
   if (!shown) showWaiting();
-  if (woken && document.visibilityState === "visible") pairs.fill();
+  if (mayClaim && woken && document.visibilityState === "visible") pairs.fill();
 }
 
 let polling = null; // while events do not come
@@ -485,7 +490,7 @@ async function begin() {
       show();
       showStatus();
     },
-    status: takeStatus,
+    status: (next) => takeStatus(next, false), // it comes with a claim: what that did not bring is for others
     broken: (why) => toast(`A pair cannot be shown, and is left out: ${why}`),
     lost(error) {
       lost = error;

@@ -72,7 +72,6 @@ export class Pairs {
     const before = sent(); // these are still on lease for the server
     const { leases, status } = await call("POST", "/api/next", { n: Math.min(MOST, 1 + AHEAD + before.size) });
     if (this.away) return this.release(leases.map((lease) => lease.token)); // the break began meanwhile
-    this.none = leases.length === 0; // for me; others may be given some
     const answered = new Set([...before, ...sent(), ...(this.justAnswered ?? [])]);
     const granted = new Set(leases.map((lease) => lease.token));
     // The pair on screen stays even if its lease is over: an answer that is late is kept too.
@@ -86,6 +85,7 @@ export class Pairs {
       else this.list.push({ lease, clips: null, flag: false, note: "" });
     }
     this.hooks.status(status);
+    this.none = leases.length === 0; // for me, whatever the status says: others may be given some
     for (const pair of [...this.list]) await this.load(pair); // in order: the first is wanted first
     this.hooks.changed();
   }
