@@ -200,11 +200,13 @@ def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> No
         page.context.set_offline(True)
         press(page, "l")
         press(page, "r")
-        page.wait_for_selector("#banner:has-text('2 answers are kept')")
+        press(page, "Enter")
+        page.wait_for_selector("#banner:has-text('3 answers are kept')")
+        assert page.inner_text("#status").startswith("2 / 12 labels"), "the third is none"
         assert shown(page), "it goes on with the pairs that were fetched"
         assert rows(server) == []
         page.context.set_offline(False)
-        assert [row.choice for row in wait_for_answers(server, 2)] == ["left", "right"]
+        assert [row.choice for row in wait_for_answers(server, 3)] == ["left", "right", "incomparable"]
         page.wait_for_selector("#banner", state="hidden")
 
 
@@ -380,6 +382,7 @@ def test_a_refusal_is_told_until_the_person_has_gone_on(browser: Browser, server
             connection.execute(taken, (shown(page),))
         press(page, "l")
         page.wait_for_selector("#banner:has-text('could not be stored')")
+        assert re.search(r"[^.]\.$", page.inner_text("#banner")), "one sentence"
         press(page, "r")
         page.wait_for_selector("#banner", state="hidden")
 

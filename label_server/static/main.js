@@ -109,7 +109,7 @@ function showMarks() {
 
 function showStatus() {
   if (!status) return;
-  const waiting = outbox.items().filter((item) => item.path === "/api/answer").length;
+  const waiting = outbox.items().filter(({ path, body }) => path === "/api/answer" && body.choice !== "incomparable").length;
   const labels = status.labels + waiting, median = [...paces].sort((a, b) => a - b)[Math.floor(paces.length / 2)];
   const parts = [`${labels.toLocaleString("en")}${status.goal ? ` / ${status.goal.toLocaleString("en")}` : ""} labels`];
   if (median !== undefined) parts.push(`${median.toFixed(1)} s per answer`);
@@ -474,7 +474,7 @@ async function begin() {
       side.recent();
     },
     refused(item, error) {
-      refusal = `An answer could not be stored: ${error.message}.`;
+      refusal = `An answer could not be stored: ${error.message.replace(/\.?$/, ".")}`;
       refusedAfter = outbox.added;
       store.set(`refused/${me.run}/${item.body.client_id}`, JSON.stringify({ ...item, error: error.message }));
       pairs.fill();
