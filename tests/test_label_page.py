@@ -225,6 +225,24 @@ def test_answers_kept_in_the_browser_survive_its_reload_and_the_servers_death(br
         assert shown(page) not in {row.comparison_id for row in answers}
 
 
+def test_answers_kept_for_a_name_that_begins_with_anothers_are_left_to_it(browser: Browser, server: Server) -> None:
+    def enter(page: Page, name: str) -> None:
+        with page.expect_event("load"):
+            page.goto(f"{server.address.link(server.token)}&n={name}")
+
+    with opened(browser, server) as page:
+        enter(page, "me%2Ftoo")
+        page.route("**/api/answer", lambda route: route.abort())
+        press(page, "r")
+        enter(page, "me")
+        page.unroute("**/api/answer")
+        press(page, "l")
+        assert [(row.labeller, row.choice) for row in wait_for_answers(server, 1)] == [("me", "left")]
+        enter(page, "me%2Ftoo")
+        answers = wait_for_answers(server, 2)
+    assert [(row.labeller, row.choice) for row in answers] == [("me", "left"), ("me/too", "right")]
+
+
 def test_undo_as_often_as_one_likes(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         first = wait_for_pair(page)

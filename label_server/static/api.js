@@ -65,11 +65,12 @@ export const store = {
       localStorage.removeItem(key);
     } catch {}
   },
+  /** Keys that go on from the prefix without another slash, which a nickname may hold: they are of someone else. */
   keys(prefix) {
     let kept = [];
     try {
       kept = Object.keys(localStorage);
     } catch {}
-    return [...new Set([...kept, ...memory.keys()])].filter((key) => key.startsWith(prefix)).sort();
+    return [...new Set([...kept, ...memory.keys()])].filter((key) => key.startsWith(prefix) && !key.includes("/", prefix.length)).sort();
   },
 };
