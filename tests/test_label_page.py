@@ -699,10 +699,14 @@ def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server)
         assert rows(server) == []
 
 
-def test_a_page_that_nobody_touches_gives_its_pairs_back(browser: Browser, server: Server) -> None:
+@pytest.mark.parametrize("dialog", ["", "help"])
+def test_a_page_that_nobody_touches_gives_its_pairs_back(browser: Browser, server: Server, dialog: str) -> None:
     other = server.client("other")
     with opened(browser, server) as page:
         page.clock.install()
+        if dialog:
+            page.click(f"[data-do={dialog}]")
+            page.wait_for_selector(f"#{dialog}-dialog[open]")
         for x in (5, 10):  # a mouse that moves is somebody
             page.mouse.move(x, 5)
             page.clock.fast_forward("02:50")
@@ -710,6 +714,9 @@ def test_a_page_that_nobody_touches_gives_its_pairs_back(browser: Browser, serve
         page.clock.fast_forward("00:10")
         page.wait_for_selector("#waiting-reason:has-text('Nobody has touched this page for 3 minutes')")
         wait_until(lambda: len(other.next(8)) == 8, "all are free")
+        if dialog:
+            page.keyboard.press("Escape")
+            page.wait_for_selector(f"#{dialog}-dialog", state="hidden")
         page.keyboard.press("l")
         assert wait_for_pair(page)
         assert rows(server) == []

@@ -276,7 +276,7 @@ function stayAwake() {
   clearTimeout(idle);
   idle = setTimeout(() => {
     stayAwake();
-    if (!shown || anyOpen()) return;
+    if (!shown) return;
     nobody = true;
     leave();
   }, 60000 * IDLE_MINUTES);
@@ -315,7 +315,7 @@ async function flag() {
   if (!pair) return;
   await askNote(pair);
   showMarks();
-  if (pair.flag) toast("Flagged: the note goes with your answer");
+  if (pair.flag && pair === shown) toast("Flagged: the note goes with your answer"); // else a break came between
 }
 
 async function startTraining() {
