@@ -792,9 +792,16 @@ def test_another_name_waits_for_the_answers_that_were_given_by_the_first(browser
             page.wait_for_timeout(10)
         page.unroute("**/api/answer")
         (answer,) = wait_for_answers(server, 1)
+        server.client("Bob").next()
+        take("Bob")
+        while len(said) < 2:
+            page.wait_for_timeout(10)
+        assert wait_for_pair(page), "it goes on by the first name"
         with page.expect_event("load"):
             take("Ann")
-    assert answer.labeller == "me" and "still on their way" in said[0]
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+            assert db.read("SELECT 1 FROM lease WHERE labeller = 'me' AND closed_at IS NULL") == [], "given back"
+    assert answer.labeller == "me" and "still on their way" in said[0] and "labels as Bob now" in said[1]
 
 
 def test_speed_is_remembered_and_pause_holds_the_frame(browser: Browser, server: Server) -> None:

@@ -385,7 +385,7 @@ function listen() {
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
   $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
-  $("rename").addEventListener("click", () => rename(me, () => outbox.flush()));
+  $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn }));
   $("invite").addEventListener("click", invite);
   swipes($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());

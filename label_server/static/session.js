@@ -32,14 +32,17 @@ export async function login(say) {
   }
 }
 
-/** Takes another name; `flush` sends what waits in this browser under the one that there is, by which alone it may. */
-export async function rename(me, flush) {
+/** Takes another name; `flush` sends what waits in this browser under the one that there is, by which alone it may,
+ *  `leave` gives its pairs back, and `goOn` takes pairs again. */
+export async function rename(me, { flush, leave, goOn }) {
   const name = await askName(me.labeller);
-  if (!name) return;
+  if (!name || name === me.labeller) return;
   if (!(await flush())) return alert("Not yet: answers of yours are still on their way. Try again when they have arrived.");
+  await leave();
   try {
     await call("POST", "/api/name", { labeller: name });
   } catch (error) {
+    goOn();
     return alert(error.message);
   }
   store.set("nickname", name);
