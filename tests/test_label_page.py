@@ -194,6 +194,26 @@ def test_two_tabs_never_answer_a_pair_twice(browser: Browser, server: Server) ->
     assert len(answers) == len({row.comparison_id for row in answers}) == 6
 
 
+def test_another_name_in_one_tab_is_that_of_all(browser: Browser, server: Server) -> None:
+    guest = server.client().post("/api/invite", {"labeller": "Guest"})[1]["token"]
+    with opened(browser, server) as page:
+        other = page.context.new_page()
+        other.goto(server.link)
+        wait_for_pair(other)
+        with page.expect_event("load"):
+            other.keyboard.press("h")
+            other.click("#rename")
+            other.fill("#name", "Ann")
+            other.keyboard.press("Enter")
+        press(page, "l")
+        wait_for_answers(server, 1)
+        with page.expect_event("load"):
+            other.goto(f"{server.address.link(guest)}&n=Guest")
+        press(page, "r")
+        answers = wait_for_answers(server, 2)
+    assert [(row.labeller, row.choice) for row in answers] == [("Ann", "left"), ("Guest", "right")]
+
+
 def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")

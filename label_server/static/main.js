@@ -497,7 +497,7 @@ async function begin() {
       showBanner();
     },
   });
-  tabs = new Tabs(me, fromOtherTab);
+  tabs = new Tabs(me, { heard: fromOtherTab, renamed: () => leave().then(() => location.reload()) });
   listen();
   stayAwake();
   show();

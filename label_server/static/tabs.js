@@ -1,16 +1,23 @@
 // Several tabs of one labeller have the same pairs: each tells the others what was answered, and says every few
-// seconds that it is there, so that only the last one to close gives the pairs back.
+// seconds that it is there, so that only the last one to close gives the pairs back. A browser has one cookie: a tab
+// that begins by another name takes it from all others, which must take that name too.
 
 import { randomId, store } from "./api.js";
 
 const HERE_MS = 4000; // a tab that has not said so for three times this is gone
 
 export class Tabs {
-  constructor(me, heard) {
+  /** heard(news) of a tab of the same labeller; renamed(): another has begun. */
+  constructor(me, { heard, renamed }) {
+    this.labeller = me.labeller;
     this.prefix = `tab/${me.run}/${me.labeller}/`;
     this.key = this.prefix + randomId();
-    this.channel = new BroadcastChannel(`labels/${me.run}/${me.labeller}`);
-    this.channel.onmessage = ({ data }) => heard(data);
+    this.channel = new BroadcastChannel(`labels/${me.run}`);
+    this.channel.onmessage = ({ data: { labeller, begun, ...news } }) => {
+      if (labeller === me.labeller) heard(news);
+      else if (begun) renamed();
+    };
+    this.tell({ begun: true });
     this.here();
     setInterval(() => this.here(), HERE_MS);
   }
@@ -20,7 +27,7 @@ export class Tabs {
   }
 
   tell(message) {
-    this.channel.postMessage(message);
+    this.channel.postMessage({ labeller: this.labeller, ...message });
   }
 
   /** The page is being left, or only loaded again: the server waits a few seconds to see which. */
