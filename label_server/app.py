@@ -341,15 +341,18 @@ class LabelApp:
     async def post_undo(self, request: Request, body: dict[str, Any]) -> Response:
         labeller = self._here(request)
 
-        def undo(queue: LabelQueue) -> Lease | None:
+        def undo(queue: LabelQueue) -> dict[str, Any]:
             newest = queue.history(labeller, limit=1)
             if newest and body["seq"] is not None and newest[0].seq != body["seq"]:
                 raise Refused(409, "that is not your newest answer any more")
-            return queue.undo(labeller)
+            lease = queue.undo(labeller)
+            if lease is None:
+                return {"lease": None, "flag": False, "note": ""}
+            return {"lease": _lease(lease), "flag": newest[0].flag, "note": newest[0].note}
 
-        lease = await self._in_queue(undo)
+        reply = await self._in_queue(undo)
         self._look_anew()
-        return JSONResponse({"lease": _lease(lease) if lease else None})
+        return JSONResponse(reply)
 
     async def post_release(self, request: Request, body: dict[str, Any]) -> Response:
         labeller, tokens = self._here(request), body["tokens"]

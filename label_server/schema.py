@@ -149,9 +149,10 @@ ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
     },
     "/api/undo": {
         "post": (
-            "Takes back my newest answer, if it is the one named, and leases its pair again; null: there is none.",
+            "Takes back my newest answer, if it is the one named, and leases its pair again, with the flag and note "
+            "that the answer had; null: there is none.",
             record({"seq": maybe(COUNT)}),
-            record({"lease": {**LEASE, "type": ["object", "null"]}}),
+            record({"lease": {**LEASE, "type": ["object", "null"]}, "flag": YES_NO, "note": TEXT}),
         )
     },
     "/api/release": {

@@ -290,6 +290,7 @@ def test_a_pair_that_undo_brings_back_keeps_its_flag_and_note(browser: Browser, 
         wait_for_js(page, "!document.querySelector('#note-dialog').open")
         press(page, "l")
         wait_for_answers(server, 1)
+        page.reload()
         press(page, "u")
         press(page, "r")
         wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "the new answer alone counts")

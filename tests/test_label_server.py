@@ -194,9 +194,11 @@ def test_undo_takes_back_the_answer_that_was_meant(server: Server) -> None:
     client = server.client("undo")
     first, second = client.next(2)
     seq = client.answer(first, "left", "undo-1")[1]["seq"]
-    newest = client.answer(second, "equal", "undo-2")[1]["seq"]
+    newest = client.answer(second, "equal", "undo-2", flag=True, note="odd")[1]["seq"]
     assert client.post("/api/undo", {"seq": seq})[0] == 409, "a try that is repeated must not undo another answer"
-    lease = client.post("/api/undo", {"seq": newest})[1]["lease"]
+    reply = client.post("/api/undo", {"seq": newest})[1]
+    lease = reply["lease"]
+    assert (reply["flag"], reply["note"]) == (True, "odd")
     assert {key: lease[key] for key in ("token", "left", "right")} == {k: second[k] for k in ("token", "left", "right")}
     assert client.next()[0]["token"] == second["token"], "the pair is first again"
     assert client.post("/api/undo", {"seq": None})[1]["lease"]["token"] == first["token"]

@@ -172,7 +172,6 @@ function answer(choice) {
   };
   pairs.shift();
   pairs.answered(pair.lease.token);
-  marksOf.set(pair.lease.token, { flag: pair.flag, note: pair.note });
   flash(choice);
   show(); // the next pair first: all else may take its time
   toast(`${SAID[choice]} – ${TOUCH.matches ? "Undo takes it back" : "U to undo"}`);
@@ -226,13 +225,13 @@ async function undoNewest() {
   if (relabelling) return stopRelabelling();
   const unsent = outbox.takeBack();
   if (unsent?.path === "/api/edit") return toast("The change is undone");
-  let lease = null;
+  let lease = null, marks = unsent?.body;
   if (unsent) {
     lease = { token: unsent.body.token, comparison_id: unsent.body.comparison_id, ...sidesOf.get(unsent.body.token) };
   } else {
     if (!(await outbox.flush())) return toast("Offline: undo works again with the connection");
     try {
-      lease = (await call("POST", "/api/undo", { seq: newestSeq })).lease;
+      ({ lease, ...marks } = await call("POST", "/api/undo", { seq: newestSeq }));
     } catch (error) {
       // The server may have done it all the same: then it hands the pair out again, which must not stay hidden.
       if (newestToken) pairs.forgetAnswered(newestToken);
@@ -246,7 +245,7 @@ async function undoNewest() {
   if (pairs.away) goOn();
   tabs.tell({ undone: lease.token });
   paces.pop();
-  await pairs.unshift(lease, marksOf.get(lease.token)).catch(() => pairs.fill());
+  await pairs.unshift(lease, marks).catch(() => pairs.fill());
   show();
   toast("Undone – this pair again");
   side.recent();
@@ -509,5 +508,4 @@ async function begin() {
 }
 
 const sidesOf = new Map(); // token -> segment ids as shown, for taking back what was not sent
-const marksOf = new Map(); // token -> flag and note of what was answered, for taking it back
 begin();

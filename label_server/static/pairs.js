@@ -37,9 +37,9 @@ export class Pairs {
   }
 
   /** Puts a pair in front of all others, with the marks it had; it may be one that is here already. */
-  async unshift(lease, marks = {}) {
+  async unshift(lease, { flag, note }) {
     const known = this.list.find((pair) => pair.lease.token === lease.token);
-    const pair = Object.assign(known ?? { lease, clips: null, flag: false, note: "" }, marks);
+    const pair = Object.assign(known ?? { lease, clips: null }, { flag, note });
     this.list = [pair, ...this.list.filter((other) => other !== pair)];
     await this.load(pair);
   }
