@@ -359,6 +359,36 @@ def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser
         wait_until(lambda: [(row.flag, row.note) for row in rows(server)] == marks, "marked")
 
 
+def test_changes_of_one_answer_that_are_made_without_a_connection_all_count(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        press(page, "l")
+        wait_for_answers(server, 1)
+        current = wait_for_pair(page)
+        thumb = page.locator("#recent .thumb")
+        thumb.wait_for()
+        page.context.set_offline(True)
+        for said, key in (("left is better", "r"), ("right is better", "l"), ("left is better", "e")):
+            thumb.click()
+            page.wait_for_selector(f"#relabel:has-text('{said}')")
+            press(page, key)
+        thumb.click()
+        page.wait_for_selector("#relabel:has-text('equally good')")
+        page.context.set_offline(False)
+        wait_until(lambda: [row.choice for row in rows(server)] == ["equal"], "changed three times")
+        press(page, "r")  # that too, though it was opened before
+        wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "changed again")
+        assert shown(page) == current and page.is_hidden("#banner")
+        page.context.set_offline(True)
+        press(page, "e")
+        thumb.click()
+        page.wait_for_selector("#relabel")
+        press(page, "l")  # behind an answer that waits, so that it was not sent even once
+        page.keyboard.press("u")  # which is for answers, not for changes of them, whether or not these have arrived
+        page.wait_for_selector("#toast:has-text('undo works again with the connection')")
+        page.context.set_offline(False)
+        wait_until(lambda: sorted(row.choice for row in rows(server)) == ["equal", "left"], "changed once more")
+
+
 def test_a_pair_whose_lease_was_over_while_nobody_looked_is_asked_once(browser: Browser, tmp_path: Path) -> None:
     make_store(tmp_path, 1)
     with running(tmp_path) as server, opened(browser, server) as page:

@@ -189,6 +189,9 @@ function changeAnswer(choice) {
 }
 
 async function relabel(row) {
+  // A change that still waits in this browser is what they said last.
+  const { choice, flag, note } = outbox.items().findLast(({ body }) => body.seq === row.seq)?.body ?? row;
+  row = { ...row, choice, flag, note };
   let clips;
   try {
     clips = await Promise.all([loadClip(row.left), loadClip(row.right)]);
@@ -224,7 +227,6 @@ async function undo() {
 async function undoNewest() {
   if (relabelling) return stopRelabelling();
   const unsent = outbox.takeBack();
-  if (unsent?.path === "/api/edit") return toast("The change is undone");
   let lease = null, marks = unsent?.body;
   if (unsent) {
     lease = { token: unsent.body.token, comparison_id: unsent.body.comparison_id, ...sidesOf.get(unsent.body.token) };

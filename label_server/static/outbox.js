@@ -14,6 +14,7 @@ export class Outbox {
     this.trouble = ""; // why nothing gets through now
     this.delay = 0;
     this.added = 0; // by this page, whatever became of it
+    this.newSeqs = new Map(); // seq of an answer that was changed here -> the one that it has now
     addEventListener("online", () => this.flush());
   }
 
@@ -31,10 +32,10 @@ export class Outbox {
     this.flush();
   }
 
-  /** Takes back the newest answer, if no try to send it has been made. */
+  /** Takes back the newest answer, if nothing was done since and no try to send it has been made. */
   takeBack() {
     const item = this.items().at(-1);
-    if (!item || item.tried) return null;
+    if (!item || item.tried || item.path !== "/api/answer") return null;
     store.remove(item.key);
     this.hooks.changed();
     return item;
@@ -51,9 +52,12 @@ export class Outbox {
     for (;;) {
       const item = this.items()[0];
       if (!item) break;
+      // A second change of one answer was made to the first one's, whose seq nobody knew yet.
+      while (this.newSeqs.has(item.body.seq)) item.body.seq = this.newSeqs.get(item.body.seq);
       store.set(item.key, JSON.stringify({ path: item.path, body: item.body, tried: true }));
       try {
         const receipt = await call("POST", item.path, item.body);
+        if (item.path === "/api/edit") this.newSeqs.set(item.body.seq, receipt.seq);
         store.remove(item.key);
         this.hooks.received(item, receipt);
       } catch (error) {
