@@ -340,24 +340,37 @@ class LabelQueue:
             return self.answer(Submission(*about, *looked, *said, supersedes=seq))
 
     def undo(self, labeller: str) -> Lease | None:
-        """Takes the labeller's newest effective answer back; its pair is on lease again, first in line, sides kept.
+        """Takes the labeller's `newest` answer back; its pair is on lease again, first in line, sides kept.
 
         None if there is nothing to take back.
         """
         now = self.clock()
         with self.db.transaction() as db:
-            # Answers that were merged from another store have no lease here, so that they cannot be asked again.
-            newest = "SELECT max(seq) FROM effective_answer JOIN lease ON token = lease_token"
-            row = self._row(db, f"seq = ({newest} WHERE effective_answer.labeller = ?)", (labeller,))
+            row = self.newest(labeller)
             if row is None:
                 return None
-            blank = Submission(uuid.uuid4().hex, row["lease_token"], row["comparison_id"], labeller, "equal", now, now)
-            self._insert(db, blank, "retracted", None, row["shown_left"], False, supersedes=row["seq"])
-            self._settle(db, row["comparison_id"])
+            blank = Submission(uuid.uuid4().hex, row.token, row.comparison_id, labeller, "equal", now, now)
+            self._insert(db, blank, "retracted", None, row.left, False, supersedes=row.seq)
+            self._settle(db, row.comparison_id)
             expires_at = now + self._lease_seconds(db, labeller)
             reopen = "UPDATE lease SET closed_at = NULL, expires_at = ? WHERE token = ?"
-            db.execute(reopen, (expires_at, row["lease_token"]))
-            return self._lease(db, row["lease_token"])
+            db.execute(reopen, (expires_at, row.token))
+            return self._lease(db, row.token)
+
+    def newest(self, labeller: str) -> HistoryRow | None:
+        """The labeller's answer to the pair that they answered last: a change of an earlier answer keeps its place.
+
+        Answers that were merged from another store have no lease here, so that they cannot be asked again.
+        """
+        newest = """
+            WITH RECURSIVE given(seq, first) AS (
+                SELECT seq, seq FROM answer WHERE labeller = ? AND supersedes IS NULL
+                UNION ALL SELECT later.seq, first FROM answer AS later JOIN given ON later.supersedes = given.seq
+            )
+            SELECT seq FROM given JOIN effective_answer USING (seq) JOIN lease ON token = lease_token
+            ORDER BY first DESC LIMIT 1"""
+        rows = self.db.read(newest, (labeller,))
+        return self.history(labeller, before_seq=rows[0][0] + 1, limit=1)[0] if rows else None
 
     def history(
         self,

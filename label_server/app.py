@@ -342,13 +342,13 @@ class LabelApp:
         labeller = self._here(request)
 
         def undo(queue: LabelQueue) -> dict[str, Any]:
-            newest = queue.history(labeller, limit=1)
-            if newest and body["seq"] is not None and newest[0].seq != body["seq"]:
+            newest = queue.newest(labeller)
+            if newest and body["seq"] is not None and newest.seq != body["seq"]:
                 raise Refused(409, "that is not your newest answer any more")
             lease = queue.undo(labeller)
-            if lease is None:
+            if newest is None or lease is None:
                 return {"lease": None, "flag": False, "note": ""}
-            return {"lease": _lease(lease), "flag": newest[0].flag, "note": newest[0].note}
+            return {"lease": _lease(lease), "flag": newest.flag, "note": newest.note}
 
         reply = await self._in_queue(undo)
         self._look_anew()

@@ -364,9 +364,10 @@ def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: Labe
 def test_undo_goes_back_answer_by_answer(queue: LabelQueue) -> None:
     queue.submit(pairs(3))
     leases = queue.claim("me", 3)
-    for lease in leases:
-        queue.answer(submission(lease))
-    assert [queue.undo("me") for _ in range(4)] == [*reversed(leases), None]
+    first, *_ = [queue.answer(submission(lease)) for lease in leases]
+    queue.edit("changed", "me", first.seq, "right")
+    queue.edit("again", "me", queue.history("me", limit=1)[0].seq, "equal")
+    assert [queue.undo("me") for _ in range(4)] == [*reversed(leases), None], "what is changed keeps its place"
     assert queue.claim("me", 3) == leases
 
 
