@@ -145,7 +145,6 @@ class Person:
         self._place = 0  # of the one that is shown
         self._marked = "", False, ""  # the lease that waits meanwhile, and how its pair was marked
         self.before_training = False  # which waits for initial labels
-        self._asked = ""  # the action, one of SURE, that waits for a second press
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
         self._paces: deque[float] = deque(maxlen=PACE_OVER)  # seconds that the newest answers took
@@ -189,7 +188,7 @@ class Person:
             if leases:
                 self._start(leases[0])
         if not self._shows_clips:
-            self.screen.message(SURE.get(self._asked, self.status))
+            self.screen.message(SURE.get(self.screen.playback.asked, self.status))
             self._say(self.status)
             return
         self.screen.caption(self._caption())
@@ -232,8 +231,8 @@ class Person:
 
     def _caption(self) -> str:
         playback = self.screen.playback
-        if self._asked:
-            return SURE[self._asked]
+        if playback.asked:
+            return SURE[playback.asked]
         if playback.writing:
             return f"Note (Enter keeps it, Esc leaves it out): {playback.note[-NOTE_SHOWN:]}"
         words = [self.status, self._pace()]
@@ -256,9 +255,7 @@ class Person:
         return said
 
     def _do(self, action: str) -> None:
-        asked, self._asked = self._asked, ""
-        if asked and action not in (asked, "close"):
-            return
+        asked, self.screen.playback.asked = self.screen.playback.asked, ""
         if self.on_break and action in ("break", "undo", "escape"):
             self.on_break = False
             if action != "undo":
@@ -341,7 +338,7 @@ class Person:
 
     def _ask(self, action: str) -> None:
         """Waits for a second press, for what it does cannot be taken back."""
-        self._asked = action
+        self.screen.playback.asked = action
         self._say(SURE[action])
 
     def _start_training(self, *, sure: bool) -> None:

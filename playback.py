@@ -56,6 +56,7 @@ class Playback:
         self.task = ""  # in a sentence, which stays beside the clips
         self.instructions: tuple[str, ...] = ()  # paragraphs, below task and keys in the help
         self.keys_line = ""  # what keys do now, where that is not the usual
+        self.asked = ""  # the action that waits for a second press; any other key is a no
         self.flagged, self.note = False, ""  # what goes with an answer to the pair
         self.writing = False  # the note: no key is an answer or a command
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
@@ -95,7 +96,13 @@ class Playback:
         return True
 
     def reads(self, action: str) -> bool:
-        """Shows help when asked; space turns its pages, any other action puts it away, and is used up by that."""
+        """Shows help when asked; space turns its pages, any other action puts it away, and is used up by that.
+
+        So is an action that is a no to what was asked.
+        """
+        if self.asked and action not in (self.asked, "close"):
+            self.asked = ""
+            return True
         if self.reading and action == "pause" and self.page + 1 < self.n_pages:
             self.page += 1
             return True

@@ -397,7 +397,8 @@ class FakeWindow:
         self.messages.append(text)
 
     def tick(self) -> list[str]:
-        return self.presses.popleft() if self.presses else []
+        pressed = self.presses.popleft() if self.presses else []
+        return [action for action in pressed if not self.playback.reads(action)]
 
     def close(self) -> None:
         self.closed = True
