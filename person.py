@@ -143,7 +143,7 @@ class Person:
         self.ended, self.on_break = False, False
         self.past: list[HistoryRow] = []  # own answers, newest first, while they are looked at again
         self._place = 0  # of the one that is shown
-        self._marked = "", False, ""  # the lease that waits meanwhile, and how its pair was marked
+        self._marks: dict[str, tuple[bool, str]] = {}  # of pairs that wait meanwhile: flag and note, by lease
         self.before_training = False  # which waits for initial labels
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
@@ -201,9 +201,7 @@ class Person:
             self._claim_at = 0.0
             return
         self.lease = lease
-        if lease.token == self._marked[0]:
-            _, self.screen.playback.flagged, self.screen.playback.note = self._marked
-        self._marked = "", False, ""
+        self.screen.playback.flagged, self.screen.playback.note = self._marks.pop(lease.token, (False, ""))
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
         words = (f"{self.status}: which clip is better?", self.screen.playback.task, f"({KEYS_HELP})")
@@ -256,6 +254,8 @@ class Person:
 
     def _do(self, action: str) -> None:
         asked, self.screen.playback.asked = self.screen.playback.asked, ""
+        if self.past and action not in (*ANSWERS, "close") and not self._keep_note():
+            return
         if self.on_break and action in ("break", "undo", "escape"):
             self.on_break = False
             if action != "undo":
@@ -266,10 +266,7 @@ class Person:
             self._ask(action)
         elif action in ("escape", "close"):
             self.ended = True
-            if self.lease is not None:
-                self.queue.release([self.lease.token])
-            self.lease = None
-            self._close()
+            self.close()
         elif action == "gallery":
             self._look_back()
         elif action == "quality":
@@ -287,8 +284,9 @@ class Person:
             if lease is None:
                 print("There is no answer to undo.", flush=True)
             else:
+                self._set_aside()
                 if newest and newest[0].comparison_id == lease.comparison_id:
-                    self._marked = lease.token, newest[0].flag, newest[0].note
+                    self._marks[lease.token] = newest[0].flag, newest[0].note
                 if self._paces:
                     self._paces.pop()
                 self._start(lease)
@@ -306,8 +304,8 @@ class Person:
     def _look_back(self) -> None:
         """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
         was_looking, rows = bool(self.past), self.past or self.queue.history(self.labeller, limit=ALL)
-        if self.lease is not None and not was_looking:
-            self._marked = self.lease.token, self.screen.playback.flagged, self.screen.playback.note
+        if not was_looking:
+            self._set_aside()
         for place in range(self._place + 1 if was_looking else 0, len(rows)):
             self.past, self._place = rows, place
             if self._play(rows[place].left, rows[place].right, rows[place]):
@@ -318,6 +316,11 @@ class Person:
             self._go_on()
         else:
             print("There is no answer to look at yet.", flush=True)
+
+    def _set_aside(self) -> None:
+        """Remembers how the pair is marked until it comes back."""
+        if self.lease is not None:
+            self._marks[self.lease.token] = self.screen.playback.flagged, self.screen.playback.note
 
     def _go_on(self) -> None:
         """Goes back from the answers to the questions, first to the one that is on lease."""
@@ -335,6 +338,13 @@ class Person:
             self.past[self._place] = dataclasses.replace(
                 row, seq=receipt.seq, choice=choice, answered_at=time.time(), flag=flag, note=note
             )
+
+    def _keep_note(self) -> bool:
+        """Stores the mark and note of the answer that is shown, if they are others now; False if that is gone."""
+        row, playback = self.past[self._place], self.screen.playback
+        if not playback.writing and (playback.flagged, playback.note) != (row.flag, row.note):
+            self._change(row.choice)
+        return bool(self.past)
 
     def _ask(self, action: str) -> None:
         """Waits for a second press, for what it does cannot be taken back."""
@@ -388,12 +398,11 @@ class Person:
 
     def close(self) -> None:
         """Gives back what is on lease and closes the screen; may be called twice."""
-        if not self.ended and self.lease is not None:
+        if self.lease is not None:
             self.queue.release([self.lease.token])
-        self.lease = None
-        self._close()
-
-    def _close(self) -> None:
+        if self.past:
+            self._keep_note()
+        self.lease, self.past = None, []
         self.screen.close()
         if self.presses is not None:
             self.presses.close()

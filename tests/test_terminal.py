@@ -208,17 +208,19 @@ def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> Non
         assert (db.n_labels(), LabelQueue(db).counts().leased) == (4, 0)
 
 
-def test_a_pair_that_undo_brings_back_keeps_its_note(folder: Path) -> None:
+def test_pairs_keep_their_notes_through_an_undo(folder: Path) -> None:
     with terminal(folder) as screen:
         screen.wait_for("Label 1")
         screen.press("fodd\r")
         screen.wait_for("marked: odd")
         screen.answer("l")
         screen.wait_for("after 1 answers")
+        screen.press("fnext\r")
+        screen.wait_for("marked: next")
         screen.press("u")
         screen.wait_for("marked: odd  ·  Label 1, after")
         screen.answer("r")
-        screen.wait_for("Label 2, after")
+        screen.wait_for("marked: next  ·  Label 2, after")
         screen.press("\x04")
         assert screen.ended() == 0
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
@@ -250,20 +252,30 @@ def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
         screen.press("p")
         screen.wait_for("after 3 answers")
         screen.press("fhm\rg")
+        screen.wait_for("marked: lreß  ·  Answer 2 of 2")
+        screen.press("f")
+        screen.wait_for("2x speed  ·  Answer 2 of 2")
+        screen.press("p")  # keeps what was marked there
+        screen.wait_for("after 4 answers")
+        screen.press("g")
         screen.wait_for("Answer 2 of 2")
-        screen.press("pq")
+        screen.press("fnew\rpq")
         screen.wait_for("2 answers; 0 pairs were answered by more than one person")
         screen.wait_for("picks left 0% (0% to 79%), equal 50%, can't tell 0%")
         screen.press("e")  # any key goes back
-        screen.wait_for("marked: hm  ·  Label 3, after 3 answers")
-        screen.press("\x04")
+        screen.wait_for("marked: hm  ·  Label 3, after 5 answers")
+        screen.press("g")
+        screen.wait_for("marked: new  ·  Answer 2 of 2")
+        screen.press("f\x04")
         assert screen.ended() == 0
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
         changed, second = LabelQueue(db).history("ann")
-        assert (changed.choice, changed.flag, changed.note) == ("equal", True, "lreß")
+        assert (changed.choice, changed.flag, changed.note) == ("equal", False, "")
+        notes = db.read("SELECT flag, note FROM answer WHERE comparison_id = ? ORDER BY seq", (changed.comparison_id,))
+        assert notes == [(1, "lreß"), (1, "lreß"), (0, ""), (1, "new"), (0, "")]
         assert (second.choice, second.flag, second.note) == ("right", True, "")
-        (label,) = db.labels(after=2)
-        assert (label.retracts, label.mu, label.comparison_id) == (1, (0.5, 0.5), changed.comparison_id)
+        *_, label = db.labels(after=2)
+        assert (label.retracts, label.mu, label.comparison_id) == (5, (0.5, 0.5), changed.comparison_id)
         assert LabelQueue(db).counts().leased == 0
 
 
