@@ -285,12 +285,17 @@ class TerminalScreen:
     def _next(self) -> str:
         """The next press that is not the screen's own business; empty if there is none."""
         while action := self._kept.popleft() if self._kept else self._keys.next():
-            guarded = self._clips is None or time.monotonic() < self._guarded_until
+            guarded = self._clips is None or self._too_small or time.monotonic() < self._guarded_until
             if self.playback.reads(action) or (self._clips is not None and self.playback.do(action)):
                 continue
             if not guarded or action in ALWAYS:
                 return action
         return ""
+
+    @property
+    def _too_small(self) -> bool:
+        """Whether the clips are not shown, for want of room."""
+        return self._size[0] < MIN_COLUMNS or self._size[1] < MIN_ROWS
 
     @property
     def _said(self) -> bool:
@@ -302,7 +307,7 @@ class TerminalScreen:
             self._send("")
             return
         size = os.get_terminal_size(self._out)
-        columns, rows = size.columns, size.lines
+        columns, rows = size.columns or 80, size.lines or 24  # as terminals mostly are that do not say it
         read = (self.playback.reading, self.playback.page)
         words = (self._caption, self._message, read, self._said, tuple(self._printed.lines)[-1:])
         state = (size, self._pairs, self._clips is None, self.playback.index(), words)
@@ -329,7 +334,7 @@ class TerminalScreen:
 
     def _contents(self, columns: int, rows: int) -> tuple[dict[int, str], dict[tuple[int, int], np.ndarray]]:
         """What is to be seen: lines of text by row, and pictures (cells down, cells across, 2, 3) by their place."""
-        if columns < MIN_COLUMNS or rows < MIN_ROWS:
+        if self._too_small:
             lines = [f"{columns} x {rows} is too small:", f"clips need {MIN_COLUMNS} x {MIN_ROWS}.", "Make it larger."]
             return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
         printed = self._printed.lines[-1] if self._printed.lines else ""

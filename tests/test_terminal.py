@@ -375,13 +375,19 @@ def test_every_end_gives_the_terminal_back(folder: Path, end: str, status: int) 
 def test_a_small_terminal_says_what_it_needs_and_goes_on_when_it_is_larger(folder: Path) -> None:
     with terminal(folder, columns=30, rows=10) as screen:
         screen.wait_for("30 x 10 is too small")
-        assert "▀".encode() not in screen.seen
+        screen.press("lrefs]")
         screen.resize(100, 30)
-        screen.wait_for("▀")
-        screen.read_until(lambda: b"Label 1" in screen.seen)
+        screen.wait_for("2x speed  ·  Label 1")
+        assert screen.answers() == [], "nobody can have seen the pair"
         screen.resize(44, 16)
         screen.wait_for("\x1b[2J")
         screen.answer("e")
+
+
+def test_a_terminal_that_does_not_say_how_large_it_is_gets_the_usual_size(folder: Path) -> None:
+    with terminal(folder, columns=0, rows=0) as screen:
+        screen.wait_for("U undo  H all keys")
+        screen.answer("l")
 
 
 def test_256_colours_where_the_terminal_does_not_say_that_it_has_all(folder: Path) -> None:
