@@ -16,7 +16,7 @@ import numpy as np
 
 from label_quality import in_words
 from label_queue import ALL, HistoryRow, LabelQueue, Lease, Submission, SubmissionError
-from playback import ANSWERS, KEYS_HELP, WORDS, Playback
+from playback import ANSWERS, KEYS_HELP, WORDS, Playback, plain
 from pref_db import DamagedError
 
 log = logging.getLogger("run")
@@ -25,7 +25,7 @@ Ui = Literal["auto", "window", "terminal", "web"]
 RENEW_SECONDS = 20.0  # less than the shortest lease
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
-PAST_KEYS = "L R E Enter change it  ·  G {}  ·  P back to the questions"
+PAST_KEYS = "L R E Enter change it  ·  P back  ·  G {}"
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the words about it
 # Asked of who presses that key once; any other one is a no.
 SURE = {
@@ -148,7 +148,7 @@ class Person:
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
         self._paces: deque[float] = deque(maxlen=PACE_OVER)  # seconds that the newest answers took
-        self.screen.playback.task = queue.setting("task") or ""
+        self.screen.playback.task = plain(queue.setting("task") or "")
         self.screen.playback.instructions = tuple((queue.setting("instructions") or "").splitlines())
         self._shown_at = 0.0  # of the monotonic clock
         self._renew_at, self._claim_at = 0.0, 0.0
@@ -239,7 +239,7 @@ class Person:
             ago = _ago(time.time() - row.answered_at)
             words = [f"Answer {n - self._place} of {n}, {ago}: {WORDS[row.choice]}"]
         note = playback.note if len(playback.note) <= NOTE_SHOWN else f"{playback.note[: NOTE_SHOWN - 1]}…"
-        marked = f"marked: {note}" if note else "marked"
+        marked = f"marked: {plain(note)}" if note else "marked"
         return "  ·  ".join(word for word in (playback.words(), marked if playback.flagged else "", *words) if word)
 
     def _pace(self) -> str:

@@ -6,6 +6,8 @@ import textwrap
 import time
 from collections.abc import Callable
 
+from rich.cells import chop_cells
+
 from label_queue import MAX_NOTE
 
 GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
@@ -42,6 +44,11 @@ def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
     """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
     phase = seconds % (n_frames / fps + hold)
     return min(int(phase * fps), n_frames - 1)
+
+
+def plain(text: str) -> str:
+    """The text in one line, without control characters: some are commands to a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 class Playback:
@@ -117,7 +124,8 @@ class Playback:
 
     def page_lines(self, columns: int, rows: int) -> list[str]:
         """The page of what is read, as lines that fit into so many columns and rows, and what keys do."""
-        lines = [line for text in self.reading for line in textwrap.wrap(text, columns) or [""]]
+        wrapped = [line for text in self.reading for line in textwrap.wrap(plain(text), columns) or [""]]
+        lines = [part for line in wrapped for part in chop_cells(line, columns) or [""]]  # letters may be two wide
         rows = max(1, rows - 2)
         self.n_pages = max(1, -(-len(lines) // rows))
         self.page = min(self.page, self.n_pages - 1)  # they are fewer where the screen has grown

@@ -16,7 +16,6 @@ import re
 import select
 import sys
 import termios
-import textwrap
 import time
 import tty
 from collections import deque
@@ -24,8 +23,9 @@ from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
+from rich.cells import cell_len, set_cell_size
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback
+from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback, plain
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),
@@ -48,6 +48,9 @@ ESCAPE_SECONDS = 0.05  # after which an escape byte is the key, and not the begi
 # HELD_SECONDS is doubtful, and taken only if it comes alone.
 REPEAT_SECONDS, HELD_SECONDS = 0.08, 1.0
 KEYS_LINE = "L/← left  R/→ right  E/↑ equal  Enter/↓ can't tell  U undo  H all keys"
+HEADINGS = "LEFT: press L or ←", "RIGHT: press R or →"
+# In a narrow terminal.
+SHORT_KEYS_LINE, SHORT_HEADINGS = "L R E Enter answer  U undo  H all keys", ("LEFT: L or ←", "RIGHT: R or →")
 
 GAP, MARGIN, ROWS_BESIDES = 3, 1, 5  # columns between the clips and at the sides; rows of text and of the bar
 MIN_COLUMNS, MIN_ROWS = 40, 15
@@ -94,6 +97,17 @@ def fitted(frame: np.ndarray, columns: int, rows: int) -> np.ndarray:
     farthest = np.square(samples - mean[:, :, None]).sum(-1).argmax(2)
     outlier = np.take_along_axis(samples, farthest[:, :, None, None], 2)[:, :, 0]
     return (mean + OUTLIER_SHARE * (outlier - mean)).round().astype(np.uint8)
+
+
+def cut(text: str, columns: int) -> str:
+    """As much of the text as so many cells show; some letters are two cells wide."""
+    text = plain(text)
+    return text if cell_len(text) <= columns else f"{set_cell_size(text, columns - 1).rstrip()}…"
+
+
+def centred(text: str, columns: int) -> str:
+    text = cut(text, columns)
+    return " " * ((columns - cell_len(text)) // 2) + text
 
 
 class LastLine(io.TextIOBase):
@@ -337,34 +351,30 @@ class TerminalScreen:
         if self._too_small:
             lines = [f"{columns} x {rows} is too small:", f"clips need {MIN_COLUMNS} x {MIN_ROWS}.", "Make it larger."]
             return {i: line[:columns] for i, line in enumerate(lines[:rows])}, {}
-        printed = self._printed.lines[-1] if self._printed.lines else ""
+        printed = cut(self._printed.lines[-1], columns - 1) if self._printed.lines else ""
         if self.playback.reading:
             return dict(enumerate(self._page(columns, rows))), {}
         if self._clips is None:
-            middle = {rows // 2: self._message.center(columns)[:columns]}
-            return {**middle, rows - 1: f"{DIM}{printed[: columns - 1]}{PLAIN}"}, {}
+            return {rows // 2: centred(self._message, columns), rows - 1: f"{DIM}{printed}{PLAIN}"}, {}
         index, n_frames = self.playback.index(), self.playback.n_frames
-        task = [textwrap.shorten(self.playback.task, columns, placeholder="…")] if self.playback.task else []
+        task = [centred(self.playback.task, columns)] if self.playback.task else []
         pane, height = (columns - 2 * MARGIN - GAP) // 2, rows - ROWS_BESIDES - len(task)
+        headings = HEADINGS if pane >= len(HEADINGS[1]) else SHORT_HEADINGS
         pictures = {}
-        names = []
         for side, clip in enumerate(self._clips):
             cells = self._frame(side, min(index, len(clip) - 1), pane, height)
             indent = (pane - cells.shape[1]) * (1 - side)  # close together: easier to compare
             pictures[(1 + (height - cells.shape[0]) // 2, MARGIN + indent + side * (pane + GAP))] = cells
-            names.append(("LEFT: press L or ←", "RIGHT: press R or →")[side].center(pane))
         done = round((columns - 2 * MARGIN) * (index + 1) / n_frames)
         bar = f"{' ' * MARGIN}{'━' * done}{DIM}{'─' * (columns - 2 * MARGIN - done)}{PLAIN}"
-        usual = f"{WORDS[self._answered]} · U takes it back" if self._said else KEYS_LINE
+        usual = KEYS_LINE if columns >= len(KEYS_LINE) else SHORT_KEYS_LINE
+        if self._said:
+            usual = f"{WORDS[self._answered]} · U takes it back"
         keys = "" if self.playback.writing else self.playback.keys_line or usual
-        below = (
-            bar,
-            *(line.center(columns) for line in task),
-            self._caption.center(columns)[:columns],
-            keys.center(columns)[:columns],
-            printed[: columns - 1],
-        )
-        texts = {0: f"{' ' * MARGIN}{names[0]}{' ' * GAP}{names[1]}"}
+        # Of a note that is being written, the end is what one looks at.
+        caption = cut(self._caption[::-1], columns)[::-1] if self.playback.writing else self._caption
+        below = (bar, *task, centred(caption, columns), centred(keys, columns), printed)
+        texts = {0: " " * MARGIN + (" " * GAP).join(heading.center(pane) for heading in headings)}
         texts |= {rows - len(below) + i: line for i, line in enumerate(below)}
         texts[rows - 1] = f"{DIM}{texts[rows - 1]}{PLAIN}"
         return texts, pictures

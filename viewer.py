@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from rich.cells import cell_len
 
 from errors import reason_of
 from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
@@ -284,7 +285,7 @@ class _PairWindow:
         """The page of what is read in place of the clips."""
         columns, rows = max(20, (width - 2 * MARGIN) // LETTER_WIDTH), (height - 2 * MARGIN) // LINE_HEIGHT
         lines = self.playback.page_lines(columns, rows)
-        text_width = LETTER_WIDTH * (max(map(len, lines)) + 1)
+        text_width = LETTER_WIDTH * (max(map(cell_len, lines)) + 1)
         self._canvas.text("reading", "\n".join(lines), width // 2, height // 2, 13, TEXT, text_width)
 
     def _draw_words(self, width: int) -> int:

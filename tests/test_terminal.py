@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 import terminal as terminal_module
 from gatherers import PersonGatherer
@@ -388,6 +389,37 @@ def test_a_terminal_that_does_not_say_how_large_it_is_gets_the_usual_size(folder
     with terminal(folder, columns=0, rows=0) as screen:
         screen.wait_for("U undo  H all keys")
         screen.answer("l")
+
+
+def test_in_the_smallest_terminal_words_keep_to_their_rows_and_are_no_commands(folder: Path) -> None:
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        LabelQueue(db).set_setting("task", "\x1b]0;a title\x07把白色的点移到画面中间并且让它停在那里" + "不要离开" * 9)
+    with terminal(folder, columns=40, rows=15) as screen:
+        for words in ("LEFT: L or ←", "RIGHT: R or →", "把白色的点移到", "Label 1", "U undo  H all keys"):
+            screen.wait_for(words)
+        screen.press("f把白色的点移到画面中间并且让它停在那里")
+        screen.wait_for("停在那里")
+        screen.press("\r")
+        screen.wait_for("marked: 把白色")
+        screen.press("l")
+        screen.wait_for("Label 2, after 1 answers")
+        with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db, db.transaction() as connection:
+            connection.execute("DROP TRIGGER answer_no_update")
+            connection.execute("UPDATE answer SET note = 'two\nlines\x1b]0;a title\x07'")  # as it came from elsewhere
+        screen.press("g")
+        screen.wait_for("marked: two lines ]0;a title")
+        screen.press("\x04")
+        assert screen.ended() == 0
+        rows = re.findall("\x1b\\[2K([^\x1b]*)", screen.seen.decode())
+        assert max(map(cell_len, rows)) == 40 and b"\x1b]" not in screen.seen
+
+
+def test_what_is_read_is_wrapped_by_the_width_of_its_letters() -> None:
+    playback = Playback()
+    playback.read(("把白色的点移到画面中间" * 3, "", "Mind the walls."))
+    *lines, empty, _ = playback.page_lines(21, 30)
+    assert "".join(lines) == "".join(playback.reading) and "" in lines and not empty
+    assert max(map(cell_len, lines)) <= 21
 
 
 def test_256_colours_where_the_terminal_does_not_say_that_it_has_all(folder: Path) -> None:
