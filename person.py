@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import statistics
@@ -100,9 +101,12 @@ class TerminalLines:
         threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
 
     def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.append(line)
-        self._lines.append(None)
+        try:
+            with contextlib.suppress(OSError):  # as of what nohup makes of a terminal
+                for line in stream:
+                    self._lines.append(line)
+        finally:
+            self._lines.append(None)
 
     def next(self, *, asked: bool) -> str | None:
         """The next answer as `LINES` names it, "close" at the end of input, None if nothing was typed.

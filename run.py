@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import io
 import logging
 import os
 import signal
@@ -523,8 +524,19 @@ def hang_up(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def prepare_streams() -> None:
+    """Lets a stream that was closed lead nowhere, and letters that one cannot take come as question marks."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
+    prepare_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it

@@ -482,6 +482,22 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
     os.close(slave)
 
 
+def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None:
+    command = (sys.executable, "run.py", "label", str(folder), "--ui", "terminal", "--task", "把白色的点移到画面中间")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    for redirection, n_labels in (("", 3), ("<&-", 0), ("0>/dev/null", 0)):  # as it comes, closed, and as of nohup
+        done = subprocess.run(
+            ("bash", "-c", f'exec "$@" {redirection}', "", *command),
+            input=b"L\nR\n\xff\nL\n",
+            capture_output=True,
+            timeout=DEADLINE,
+            env=environment,
+            cwd=ROOT,
+        )
+        assert done.returncode == 0 and not done.stderr and b"%d labels more, 3 in" % n_labels in done.stdout, done
+        assert (b"is no answer" in done.stdout) == bool(n_labels)
+
+
 class Clock:
     now = 100.0
 
