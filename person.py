@@ -94,19 +94,24 @@ class Presses(Protocol):
 class TerminalLines:
     """Lines typed at the terminal, read by a thread of their own so that nothing waits for them."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], *, beside_window: bool = False) -> None:
         self._lines: deque[str | None] = deque()  # None: the end of the input
+        self._beside_window = beside_window
         self._typed_by_hand = stream.isatty()
         # Daemonic: a thread that waits for a line cannot be woken, and must not keep the program from ending.
         threading.Thread(target=self._read, args=(stream,), daemon=True, name="terminal").start()
 
     def _read(self, stream: IO[str]) -> None:
+        has_come = False
         try:
             with contextlib.suppress(OSError):  # as of what nohup makes of a terminal
                 for line in stream:
+                    has_come = True
                     self._lines.append(line)
         finally:
-            self._lines.append(None)
+            # Who labels in a window has that, where nothing is typed, as in the background.
+            if has_come or not self._beside_window:
+                self._lines.append(None)
 
     def next(self, *, asked: bool) -> str | None:
         """The next answer as `LINES` names it, "close" at the end of input, None if nothing was typed.
@@ -448,8 +453,8 @@ def open_screen(ui: Ui) -> tuple[Screen, Presses | None]:
         from viewer import ClipWindow  # pyglet: only where there is somebody to look
 
         window = ClipWindow()
-        if not is_terminal():
-            return window, TerminalLines(sys.stdin)
+        if not sys.stdin.isatty():
+            return window, TerminalLines(sys.stdin, beside_window=True)
         from terminal import TerminalKeys
 
         return window, TerminalKeys(window.playback)

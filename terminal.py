@@ -20,6 +20,7 @@ import time
 import tty
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -194,6 +195,14 @@ def read_keys(fd: int, keys: Keys) -> None:
             return
 
 
+def in_foreground(fd: int) -> bool:
+    """Whether a terminal may be used without being stopped for it, as programs in the background are."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:  # it is not the terminal that we were started from
+        return True
+
+
 class TerminalKeys:
     """Single presses at the terminal, beside a window that shows the clips; `close` gives the terminal back."""
 
@@ -206,13 +215,24 @@ class TerminalKeys:
         self._in = sys.stdin.fileno() if fd is None else fd
         self._keys, self._kept, self._closed = Keys(playback), deque[str](), False
         self._guarded_until = 0.0
-        self._before = termios.tcgetattr(self._in)
+        self._before: list[Any] | None = None  # how the terminal was when it was taken
         atexit.register(self.close)
-        tty.setcbreak(self._in)
+        self._read()
+
+    def _read(self) -> None:
+        """Reads what was pressed, unless another program has the terminal now, as the shell that we were left in."""
+        if not in_foreground(self._in):
+            return
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            mode = termios.tcgetattr(self._in)
+            if mode[3] & termios.ICANON:  # it comes from the shell, perhaps once more
+                self._before = mode
+                tty.setcbreak(self._in)
+        read_keys(self._in, self._keys)
 
     def new_pair(self) -> None:
         """Answers pressed before or within 0.25 s are ignored."""
-        read_keys(self._in, self._keys)
+        self._read()
         self._kept += [action for action in iter(self._keys.next, None) if action in ALWAYS]
         self._guarded_until = time.monotonic() + GUARD_SECONDS
 
@@ -222,7 +242,7 @@ class TerminalKeys:
             return None
         if self._kept:
             return self._kept.popleft()
-        read_keys(self._in, self._keys)
+        self._read()
         for action in iter(self._keys.next, None):
             if action in (*ALWAYS, *PLAYING) or time.monotonic() >= self._guarded_until:
                 return action
@@ -234,8 +254,9 @@ class TerminalKeys:
             return
         self._closed = True
         atexit.unregister(self.close)
-        with contextlib.suppress(OSError, termios.error):  # the terminal is gone
-            termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)
+        if self._before is not None and in_foreground(self._in):
+            with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+                termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)
 
 
 class TerminalScreen:

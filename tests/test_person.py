@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from pref_db import PrefDB
 from tests.display import display, focus, screenshot, xdotool
-from tests.test_run import DOT, PONG, answers, children, policy_steps, started, wait_for
+from tests.labelling import make_store
+from tests.test_run import DOT, PONG, ROOT, answers, children, policy_steps, started, wait_for
 
 __all__ = ["display"]  # a fixture
 
@@ -95,6 +97,22 @@ def test_lines_at_the_terminal_and_the_end_of_input(tmp_path: Path, display: str
     assert [row[2] for row in answers(folder)][4] == "incomparable"
     assert "'what?' is no answer" in output and "Labelling has ended" in output
     assert policy_steps(folder) >= 2000, "the policy is trained to the end"
+
+
+def test_a_window_is_all_that_is_needed(tmp_path: Path, display: str) -> None:
+    make_store(tmp_path / "a", 3)
+    command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "a"), "--ui", "window"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for_window(process)
+        press("Left", tmp_path / "a", process, 1)
+        focus(TITLE)
+        xdotool("key", "Escape", "Escape")
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0 and "1 labels more" in output
 
 
 def test_closing_the_window_ends_labelling_not_training(tmp_path: Path, display: str) -> None:

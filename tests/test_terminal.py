@@ -32,19 +32,21 @@ from pref_db import Comparison, PrefDB, Segment, encode_frames
 from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
 
 ROOT = Path(__file__).parent.parent
-# A person at the terminal, without the rest of the command, whose imports take seconds.
+# A person at the terminal, or beside a window, without the rest of the command, whose imports take seconds.
 LABELLING = """
 import itertools, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 import terminal
 from gatherers import PersonGatherer
-from person import open_screen
+from person import NoScreen, open_screen
 from pref_db import Comparison, PrefDB
 db = PrefDB.open(sys.argv[1])
 terminal.GUARD_SECONDS = float(sys.argv[2])
 segments = list(db.segments())
-gatherer = PersonGatherer(db, *open_screen("terminal"), "ann")
+window = NoScreen()
+place = (window, terminal.TerminalKeys(window.playback)) if sys.argv[3:] else open_screen("terminal")
+gatherer = PersonGatherer(db, *place, "ann")
 try:
     gatherer.submit([Comparison(a, b, False) for a, b in itertools.combinations(segments, 2)])
     while not gatherer.ended:
@@ -98,7 +100,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         kept = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "COLORTERM")}
         self.process = subprocess.Popen(
-            [sys.executable, *(command or ("-c", LABELLING, str(folder / "prefs.db"), str(guard)))],
+            command or [sys.executable, "-c", LABELLING, str(folder / "prefs.db"), str(guard)],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
@@ -283,7 +285,7 @@ def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
 def test_where_there_is_no_display_a_run_asks_in_its_terminal(tmp_path: Path) -> None:
     """The whole command, from its first line to the last answer."""
     words = ("run.py", "gather_initial_prefs", "MovingDotNoFrameskip-v0", "--n_initial_prefs", "3", "--max_segs", "40")
-    command = (*words, "--n_envs", "2", "--log_dir", str(tmp_path), "--run_name", "a")
+    command = (sys.executable, *words, "--n_envs", "2", "--log_dir", str(tmp_path), "--run_name", "a")
     with terminal(tmp_path / "a", command=command) as screen:
         screen.wait_for("Label 1 of 3")
         keys = itertools.cycle("lr")  # pressed in turn, for the same one again may be one that is held down
@@ -480,6 +482,34 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
     assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)
+
+
+def test_beside_a_window_the_terminal_is_left_to_the_shell_while_that_has_it(folder: Path) -> None:
+    (folder / "labelling.py").write_text(LABELLING)
+    surroundings = {"PYTHONPATH": str(ROOT), "PS1": "ready> ", "TERM": "dumb"}
+    with terminal(folder, columns=200, command=("bash", "--norc", "--noprofile", "-i"), **surroundings) as shell:
+
+        def type_line(line: str, *expected: str) -> None:
+            shell.press(f"{line}\r")
+            for words in expected:
+                shell.wait_for(words)
+
+        def answer_in_front(n: int, key: str) -> None:
+            type_line("fg", "prefs.db 0 window")  # which the shell says before it steps back
+            shell.read_until(lambda: not termios.tcgetattr(shell.slave)[3] & termios.ICANON)
+            shell.press(key)
+            shell.wait_for(f"after {n} answers: which clip is better?")
+            type_line("\x1a", "Stopped", "ready> ")
+
+        shell.wait_for("ready> ")
+        command = f"{sys.executable} {folder / 'labelling.py'} {folder / 'prefs.db'} 0 window"
+        type_line(f"{command} &", "after 0 answers: which clip is better?")
+        answer_in_front(1, "l")
+        answer_in_front(2, "r")
+        type_line("bg; kill -INT %1", "printed at the end")
+        type_line("wait; exit", "exit")
+        assert shell.ended() == 0, "no job was stopped"
+    assert len(shell.answers()) == 2
 
 
 def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None:
