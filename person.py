@@ -24,6 +24,7 @@ log = logging.getLogger("run")
 
 Ui = Literal["auto", "window", "terminal", "web"]
 RENEW_SECONDS = 20.0  # less than the shortest lease
+IDLE_SECONDS = 180.0  # without a key, after which a pair may go to others, as on the page
 CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
 PAST_KEYS = "L R E Enter change it  ·  P back  ·  G {}"
@@ -201,7 +202,8 @@ class Person:
             self._say(self.status)
             return
         self.screen.caption(self._caption())
-        if self.lease is not None and now >= self._renew_at:
+        # An answer is taken all the same of who comes back to a pair that has gone to somebody else meanwhile.
+        if self.lease is not None and now >= self._renew_at and self.screen.playback.idle_seconds < IDLE_SECONDS:
             self._renew_at = now + RENEW_SECONDS
             self.queue.renew([self.lease.token])
 

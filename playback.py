@@ -67,13 +67,18 @@ class Playback:
         self.flagged, self.note = False, ""  # what goes with an answer to the pair
         self.writing = False  # the note: no key is an answer or a command
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
-        self._started = self._since
+        self._started = self._touched = self._since
 
     def start(self, n_frames: int, fps: float) -> None:
         """A new pair, of so many frames at so many per second."""
         self.n_frames, self.fps, self.paused, self.replays = n_frames, fps, False, 0
         self._at, self._since = 0.0, self.clock()
-        self._started = self._since
+        self._started = self._touched = self._since
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since a key was pressed, or the pair was first shown."""
+        return self.clock() - self._touched
 
     @property
     def watched_ms(self) -> int:
@@ -107,6 +112,7 @@ class Playback:
 
         So is an action that is a no to what was asked.
         """
+        self._touched = self.clock()
         if self.asked and action not in (self.asked, "close"):
             self.asked = ""
             return True
@@ -139,6 +145,7 @@ class Playback:
 
     def write(self, typed: str) -> None:
         """Takes what was typed while a note is written: a character, Enter, backspace or Esc."""
+        self._touched = self.clock()
         if typed in ("\r", "\n"):
             self.note, self.writing = self.note.strip(), False
         elif typed == "\x1b":

@@ -23,10 +23,11 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+import person as person_module
 import terminal as terminal_module
 from gatherers import PersonGatherer
 from label_queue import MAX_NOTE, LabelQueue
-from person import NoScreen
+from person import NoScreen, Person
 from playback import GUARD_SECONDS, Playback
 from pref_db import Comparison, PrefDB, Segment, encode_frames
 from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
@@ -526,6 +527,43 @@ def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None
         )
         assert done.returncode == 0 and not done.stderr and b"%d labels more, 3 in" % n_labels in done.stdout, done
         assert (b"is no answer" in done.stdout) == bool(n_labels)
+
+
+def test_a_pair_that_nobody_looks_at_goes_to_others_and_can_still_be_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(person_module, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(terminal_module, "GUARD_SECONDS", 0.0)
+    master, slave = pty.openpty()
+    clock, screen = Clock(), NoScreen()
+    screen.playback.clock = clock
+    with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
+        queue = LabelQueue(db, clock)
+        first, second, *_ = db.segments()
+        queue.submit([Comparison(first, second, flip=False)])
+        person = Person(queue, screen, TerminalKeys(screen.playback, slave), "ann")
+        person.step()
+        for minute in range(20):
+            os.write(master, b"]["[minute % 2 :][:1])
+            while screen.playback.speed != 1 + (minute + 1) % 2:
+                person.step()
+            for _ in range(2):
+                clock.now += 30
+                person.step()
+            assert queue.claim("bob") == [], "somebody plays the clips"
+        for _ in range(8):
+            clock.now += 30
+            person.step()
+        (lease,) = queue.claim("bob")
+        assert person.lease is not None and person.lease.comparison_id == lease.comparison_id
+        os.write(master, b"l")
+        while person.lease is not None:
+            person.step()
+        (row,) = queue.history("ann")
+        assert (row.choice, row.late, db.n_labels()) == ("left", True, 1)
+        person.close()
+    os.close(master)
+    os.close(slave)
 
 
 class Clock:
