@@ -290,14 +290,14 @@ class Person:
             elif action in ANSWERS:
                 self._change(action)
         elif action == "undo":
-            newest = self.queue.history(self.labeller, limit=1)
+            newest = self.queue.newest(self.labeller)
             lease = self.queue.undo(self.labeller)
             if lease is None:
                 print("There is no answer to undo.", flush=True)
             else:
                 self._set_aside()
-                if newest and newest[0].comparison_id == lease.comparison_id:
-                    self._marks[lease.token] = newest[0].flag, newest[0].note
+                if newest is not None:
+                    self._marks[lease.token] = newest.flag, newest.note
                 if self._paces:
                     self._paces.pop()
                 self._start(lease)
