@@ -112,7 +112,7 @@ def test_a_window_is_all_that_is_needed(tmp_path: Path, display: str) -> None:
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0 and "1 labels more" in output
+    assert process.returncode == 0 and "1 more than at the start" in output
 
 
 def test_closing_the_window_ends_labelling_not_training(tmp_path: Path, display: str) -> None:
