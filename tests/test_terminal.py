@@ -525,7 +525,8 @@ def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None
             env=environment,
             cwd=ROOT,
         )
-        assert done.returncode == 0 and not done.stderr and b", %d more than at the start" % n_labels in done.stdout, done
+        assert done.returncode == 0 and not done.stderr, done
+        assert b", %d more than at the start" % n_labels in done.stdout, done
         assert (b"is no answer" in done.stdout) == bool(n_labels)
 
 
