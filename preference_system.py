@@ -9,10 +9,10 @@ the program, however that ends.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import re
@@ -318,6 +318,7 @@ class PreferenceSystem:
         self.run_dir: Path | None = None
         self.channels: Channels | None = None
         self.children: Children | None = None
+        self._at_exit: multiprocessing.util.Finalize | None = None
         self.copy: PredictorCopy | None = None
         self._copy_before_training: PredictorCopy | None = None
         self._build(pretrained)
@@ -355,7 +356,9 @@ class PreferenceSystem:
         self.channels = Channels.create(synchronous=False, take_turns=False, start_method=settings.mp_context)
         self.channels.n_labels.value = n_labels
         self.children = Children(self.channels)
-        atexit.register(self.close)  # before multiprocessing waits for its processes
+        # Before multiprocessing waits for its processes, as it does at the end of a program and of each of its own. And
+        # before it closes queues, which it does at 10.
+        self._at_exit = multiprocessing.util.Finalize(None, self.close, exitpriority=20)
         try:
             if settings.collect_prefs:
                 self._start_interface(ui)
@@ -722,7 +725,8 @@ class PreferenceSystem:
         if self.closed or os.getpid() != self._process:  # a fork of the program ends nothing that is not its own
             return
         self.closed = True
-        atexit.unregister(self.close)
+        if self._at_exit is not None:
+            self._at_exit.cancel()
         if self._pool is not None:
             self._pool.shutdown()
         if self.children is not None and self.channels is not None:

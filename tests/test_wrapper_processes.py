@@ -407,16 +407,24 @@ def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import gymnasium
+import gymnasium, multiprocessing, sys
 from drlhp import HumanPreferencesEnvWrapper
 
-if __name__ == "__main__":
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), log_dir="logs")
+def train():
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=10, log_dir="logs")
     env.reset(seed=0)
-    env.step(0)
+    while not env.pref_db_size.value:
+        env.reset() if any(env.step(env.action_space.sample())[2:4]) else None
     print("ready", flush=True)
     {ending}
+
+if __name__ == "__main__":
+    {start}
 """
+IN_A_PROCESS = """process = multiprocessing.get_context("{}").Process(target=train)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)"""
 
 
 def started(folder: Path, source: str) -> subprocess.Popen[str]:
@@ -437,17 +445,24 @@ def started(folder: Path, source: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("ending", "status"), [("import time; time.sleep(1e6)", -signal.SIGKILL), ("raise RuntimeError('a bug')", 1)]
+    ("ending", "start", "status"),
+    [
+        ("import time; time.sleep(1e6)", "train()", -signal.SIGKILL),
+        ("raise RuntimeError('a bug')", "train()", 1),
+        ("raise RuntimeError('a bug')", IN_A_PROCESS.format("spawn"), 1),
+        ("raise RuntimeError('a bug')", IN_A_PROCESS.format("fork"), 1),
+    ],
 )
-def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, status: int) -> None:
+def test_no_orphan_however_the_program_ends(tmp_path: Path, ending: str, start: str, status: int) -> None:
     """Killed without a chance to tidy up, and dead of a mistake of its own without `close`."""
-    program = started(tmp_path, PROGRAM.format(ending=ending))
+    program = started(tmp_path, PROGRAM.format(ending=ending, start=start))
     children = children_of(program.pid)
+    children += [pid for child in children for pid in children_of(child)]
     if status == -signal.SIGKILL:
         assert len(children) == 2
         program.kill()
     _, errors = program.communicate(timeout=PATIENCE)
-    assert program.returncode == status, errors
+    assert program.returncode == status and ("a bug" in errors) == (status == 1), errors
     deadline = time.monotonic() + PATIENCE
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < deadline, "a process outlived its program"
