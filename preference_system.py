@@ -727,13 +727,17 @@ class PreferenceSystem:
         self.closed = True
         if self._at_exit is not None:
             self._at_exit.cancel()
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self.children is not None and self.channels is not None:
-            self.children.stop()
-            drain(self.channels.reports)
-            self.children.close()
-            self.channels.close()
+        try:
+            if self._pool is not None:
+                self._pool.shutdown()
+            if self.children is not None:
+                self.children.stop()
+        finally:
+            if self.children is not None and self.channels is not None:
+                self.children.kill()  # those that are left, where a Ctrl-C has cut the waiting short
+                drain(self.channels.reports)
+                self.children.close()
+                self.channels.close()
 
 
 def class_name(shown: str) -> str:

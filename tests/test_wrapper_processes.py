@@ -491,6 +491,30 @@ def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(
     assert program.returncode == 0 and not errors, errors
 
 
+def test_a_ctrl_c_while_the_wrapper_is_closed_ends_its_processes(tmp_path: Path) -> None:
+    """They are still starting, so that there is something to wait for."""
+    program = started(
+        tmp_path,
+        "import gymnasium, multiprocessing, os, signal, threading, time\n"
+        "from drlhp import HumanPreferencesEnvWrapper\n"
+        "def interrupt():\n"
+        "    while not env.system.closed:\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "if __name__ == '__main__':\n"
+        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), **{QUICK})\n"
+        "    threading.Thread(target=interrupt).start()\n"
+        "    print('ready', flush=True)\n"
+        "    try:\n"
+        "        env.close()\n"
+        "    except KeyboardInterrupt:\n"
+        "        env.close()\n"
+        "        print('interrupted with', len(multiprocessing.active_children()))\n",
+    )
+    printed, errors = program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0 and printed == "interrupted with 0\n" and not errors, errors
+
+
 def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
