@@ -94,11 +94,12 @@ class PairBatch:
 
 def observations_of(segments: list[Segment], n_frames: int | None) -> Tensor:
     """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.converted`)."""
-    first = segments[0]
-    if n_frames is None and first.observations.ndim == 3 and first.stack == 4 and sys.byteorder == "little":
+    # All of them: of other pictures of four planes only some may look like stacks (`SegmentCutter`).
+    stacks_of_four = all(segment.observations.ndim == 3 and segment.stack == 4 for segment in segments)
+    if n_frames is None and stacks_of_four and sys.byteorder == "little":
         return _stacks_of_four(segments)
     stacked = [segment.stacked() for segment in segments]
-    if not first.is_pixels:
+    if not segments[0].is_pixels:
         return torch.from_numpy(np.concatenate(stacked))
     newest = slice(None) if n_frames is None else slice(-n_frames, None)
     planes = [np.concatenate([windows[:, i] for windows in stacked]) for i in range(stacked[0].shape[1])[newest]]

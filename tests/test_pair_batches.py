@@ -35,6 +35,16 @@ def test_stacks_of_four_frames_are_mixed_as_they_are_read(monkeypatch: pytest.Mo
     assert np.array_equal(quick.numpy(), np.concatenate([segment.stacked() for segment in segments]))
 
 
+def test_pictures_of_four_planes_of_which_only_some_look_like_stacks_go_together() -> None:
+    rng = np.random.default_rng(0)
+    planes = rng.integers(256, size=(2, 4, 6, 5), dtype=np.uint8)
+    other = Segment(ENV_ID, planes, np.zeros(2, np.int64), np.zeros(2, np.float32), 1, 0, seed=0, fps=15.0)
+    segments = [pixels(rng.integers(256, size=(7, 6, 5), dtype=np.uint8)), other]
+    for order in (segments, segments[::-1]):
+        mixed = pair_batches.observations_of(order, None)
+        assert np.array_equal(mixed.numpy(), np.concatenate([segment.stacked() for segment in order]))
+
+
 def test_bootstrap_counts_are_poisson_and_differ_between_members() -> None:
     counts = np.array([[bootstrap_count(f"id {n}", member) for n in range(4000)] for member in range(2)])
     np.testing.assert_allclose(counts.mean(1), 1, atol=0.06)
