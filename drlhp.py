@@ -220,7 +220,9 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
                 can_render=env.render_mode == "rgb_array",
             )
         )
-        self._next_step = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP) == AutoresetMode.NEXT_STEP
+        # Of itself first: before Gymnasium 1.4 those of a class share their metadata, whose mode is the newest one's.
+        mode = getattr(env.unwrapped, "autoreset_mode", env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._next_step = mode == AutoresetMode.NEXT_STEP
         self._resetting = np.zeros(env.num_envs, np.bool_)
         self._before: np.ndarray | None = None  # encoded observations, where they are needed
         self._observations: Any = None

@@ -214,7 +214,9 @@ def test_the_vector_twin_predicts_and_cuts_what_single_environments_do(tmp_path:
     settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path, "segment_length": 10}
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         makers = [lambda: gymnasium.make("CartPole-v1")] * 2
-        envs = HumanPreferencesVectorEnv(SyncVectorEnv(makers, autoreset_mode=mode), **settings)
+        inner = SyncVectorEnv(makers, autoreset_mode=mode)
+        inner.metadata["autoreset_mode"] = AutoresetMode.DISABLED  # as others of its class do before Gymnasium 1.4
+        envs = HumanPreferencesVectorEnv(inner, **settings)
         singles = [HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings) for _ in range(2)]
         observations, _ = envs.reset(seed=3)
         for i, single in enumerate(singles):
