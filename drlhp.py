@@ -252,9 +252,10 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         self._resetting = done & self._next_step
         self._keep(observations)
         everywhere = np.ones(self.num_envs, np.bool_)
-        info = {**info, TRUE_REWARD: rewards, f"_{TRUE_REWARD}": everywhere}
+        # Copies: what is returned as reward may be changed in place.
+        info = {**info, TRUE_REWARD: rewards.copy(), f"_{TRUE_REWARD}": everywhere}
         if predicted is not None:
-            info |= {PREDICTED_REWARD: predicted, f"_{PREDICTED_REWARD}": everywhere}
+            info |= {PREDICTED_REWARD: predicted.copy(), f"_{PREDICTED_REWARD}": everywhere}
             if not self.system.forced_true:
                 rewards = predicted
         return observations, rewards, terminated, truncated, info
