@@ -127,7 +127,8 @@ class HumanPreferencesEnvWrapper(
     """One environment whose reward is learned from preferences; arguments after `env` are those of `Settings`.
 
     Until the predictor is trained (`using_reward_from_predictor`), `step` returns the environment's own reward.
-    `info` has both: `true_reward`, and `predicted_reward` as soon as there is one.
+    `info` has both: `true_reward`, and `predicted_reward` as soon as there is one. A `step` after the end of an episode,
+    without a `reset`, is that of an environment which resets itself (gymnasium.wrappers.Autoreset): its reward is 0.
 
     Raises UserError, with one sentence that says what would work; ChildError if a process beside this one died.
     """
@@ -151,12 +152,14 @@ class HumanPreferencesEnvWrapper(
         )
         self._observation: Any = None  # on which the next action is chosen
         self._before: np.ndarray | None = None  # the same, encoded, where it is needed
+        self._resetting = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode; what was not finished of the last one is in no segment."""
         self.system.check_open()
         observation, info = self.env.reset(seed=seed, options=options)
         self.system.forget()
+        self._resetting = False
         self._keep(observation)
         return observation, info
 
@@ -168,8 +171,9 @@ class HumanPreferencesEnvWrapper(
         self.system.begin_step(self._before, encoded, self._views())
         observation, reward, terminated, truncated, info = self.env.step(action)
         true = np.array([reward], np.float64)
-        done, everywhere = np.array([terminated or truncated]), np.ones(1, np.bool_)
-        predicted = self.system.end_step(true, done, everywhere)
+        done, valid = np.array([terminated or truncated]), np.array([not self._resetting])
+        predicted = self.system.end_step(true, done, valid)
+        self._resetting = bool(done[0])
         self._keep(observation)
         info = {**info, TRUE_REWARD: float(true[0])}
         if predicted is not None:

@@ -246,6 +246,25 @@ def test_the_vector_twin_predicts_and_cuts_what_single_environments_do(tmp_path:
             single.close()
 
 
+def test_an_environment_that_resets_itself_is_rewarded_and_cut_as_the_vector_twin(tmp_path: Path) -> None:
+    """The step in which it does so ignores its action."""
+    predictor_for(gymnasium.make("CartPole-v1"), tmp_path, "CartPole-v1")
+    settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path, "segment_length": 10}
+    inner = gymnasium.wrappers.Autoreset(gymnasium.make("CartPole-v1"))
+    single = HumanPreferencesEnvWrapper(inner, **settings)
+    envs = HumanPreferencesVectorEnv(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")]), **settings)
+    np.testing.assert_array_equal(single.reset(seed=3)[0], envs.reset(seed=3)[0][0])
+    for action in np.random.default_rng(0).integers(0, 2, 100):
+        observations, rewards, terminated, _, info = envs.step(np.array([action]))
+        observation, reward, ended, _, theirs = single.step(int(action))
+        np.testing.assert_array_equal(observation, observations[0])
+        assert (reward, ended) == (rewards[0], terminated[0])
+        assert all(theirs[name] == info[name][0] for name in ("true_reward", "predicted_reward"))
+    assert single.segments_collected == envs.segments_collected > 2
+    single.close()
+    envs.close()
+
+
 def test_environments_that_their_user_resets_one_by_one() -> None:
     """An episode that ends leaves the others' segments alone, and what follows a reset begins a new one."""
     makers = [lambda: gymnasium.make("CartPole-v1")] * 2
