@@ -150,8 +150,9 @@ class HumanPreferencesEnvWrapper(
                 can_render=env.render_mode == "rgb_array",
             )
         )
-        self._observation: Any = None  # on which the next action is chosen
-        self._before: np.ndarray | None = None  # the same, encoded, where it is needed
+        # The observation on which the next action is chosen, where it is needed:
+        self._before: np.ndarray | None = None  # encoded
+        self._shown: Any = None  # for people
         self._resetting = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -183,16 +184,15 @@ class HumanPreferencesEnvWrapper(
         return observation, reward, terminated, truncated, info  # type: ignore[return-value]
 
     def _keep(self, observation: Any) -> None:
-        encoder = self.system.observations
-        self._observation = observation
-        self._before = self.system.kept(np.asarray(observation)[None] if encoder.takes_arrays else [observation])
+        each = np.asarray(observation)[None] if self.system.observations.takes_arrays else [observation]
+        self._before, self._shown = self.system.kept(each), self.system.shown(each)
 
     def _views(self) -> np.ndarray | None:
         if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
         if self.env.render_mode == "rgb_array":
             return self.system.pictures([self.system.drawn(self.env.render)])
-        return self.system.observations.view(self._observation, self.system.settings.zoom_ratio)[None]
+        return self.system.views(self._shown)
 
     def close(self) -> None:
         """Ends the processes and the environment; may be called twice."""
@@ -228,8 +228,9 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
         mode = getattr(env.unwrapped, "autoreset_mode", env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._next_step = mode == AutoresetMode.NEXT_STEP
         self._resetting = np.zeros(env.num_envs, np.bool_)
-        self._before: np.ndarray | None = None  # encoded observations, where they are needed
-        self._observations: Any = None
+        # The observations on which the next actions are chosen, where they are needed:
+        self._before: np.ndarray | None = None  # encoded
+        self._shown: Any = None  # for people
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -267,20 +268,15 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
     def _keep(self, observations: Any) -> None:
         arrays = self.system.observations.takes_arrays
         each = observations if arrays else list(iterate(self.env.observation_space, observations))
-        self._before = self.system.kept(each)
-        if self.system.n_watched:
-            self._observations = observations
+        self._before, self._shown = self.system.kept(each), self.system.shown(each)
 
     def _views(self) -> np.ndarray | None:
         if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
-        watched = range(self.system.n_watched)
         if self.env.render_mode == "rgb_array":
             frames = self.system.drawn(self.env.render)
-            return self.system.pictures([frames[i] for i in watched])
-        each = list(iterate(self.env.observation_space, self._observations))
-        zoom = self.system.settings.zoom_ratio
-        return np.stack([self.system.observations.view(each[i], zoom) for i in watched])
+            return self.system.pictures([frames[i] for i in range(self.system.n_watched)])
+        return self.system.views(self._shown)
 
     def close(self, **kwargs: Any) -> None:
         """Ends the processes and the environments; may be called twice."""

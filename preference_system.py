@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -302,6 +303,7 @@ class PreferenceSystem:
             )
         # Where people are asked only so many are cut, for their pictures take time.
         self.n_watched = min(N_WATCHED, n_envs) if self.asks_people else 0
+        self.n_shown = 0 if can_render else self.n_watched  # those of which people see what is observed
         self.cutter = SegmentCutter(self.info, self.n_watched or n_envs, settings.seed, stack=1)
         self.collecting = True
         self.forced_true, self.closed = False, False
@@ -514,6 +516,14 @@ class PreferenceSystem:
             return self.observations.kept(observations)
         self.observations.checked(observations)
         return None
+
+    def shown(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray | Sequence[Any]:
+        """Of the observations those that people may see, as they are now: the agent may write into what it is given."""
+        return deepcopy(observations[: self.n_shown]) if self.n_shown else []
+
+    def views(self, shown: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """What people see of them, (n_shown, H, W, 3) uint8."""
+        return np.stack([self.observations.view(observation, self.settings.zoom_ratio) for observation in shown])
 
     def begin_step(self, observations: np.ndarray | None, actions: np.ndarray, views: np.ndarray | None) -> None:
         """Takes in what is about to be done, and predicts its reward while the environments step.

@@ -40,8 +40,9 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
             )
         )
         self._batched = batch_space(venv.observation_space, venv.num_envs)
-        self._before: np.ndarray | None = None  # encoded observations, where they are needed
-        self._observations: Any = None
+        # The observations on which the next actions are chosen, where they are needed:
+        self._before: np.ndarray | None = None  # encoded
+        self._shown: Any = None  # for people
 
     def reset(self) -> Any:
         """Starts episodes; what was not finished of the last ones is in no segment."""
@@ -75,18 +76,15 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
     def _keep(self, observations: Any) -> None:
         encoder = self.system.observations
         each = observations if encoder.takes_arrays else list(iterate(self._batched, observations))
-        self._before = self.system.kept(each)
-        self._observations = each if self.system.n_watched else None
+        self._before, self._shown = self.system.kept(each), self.system.shown(each)
 
     def _views(self) -> np.ndarray | None:
         if self._before is None or not self.system.n_watched or not self.system.collecting:
             return None
-        watched = range(self.system.n_watched)
         if self.venv.render_mode == "rgb_array":
             frames = self.system.drawn(self.venv.get_images)
-            return self.system.pictures([frames[i] for i in watched])
-        zoom = self.system.settings.zoom_ratio
-        return np.stack([self.system.observations.view(self._observations[i], zoom) for i in watched])
+            return self.system.pictures([frames[i] for i in range(self.system.n_watched)])
+        return self.system.views(self._shown)
 
     def close(self) -> None:
         """Ends the processes and the environments; may be called twice."""

@@ -106,10 +106,13 @@ def test_a_wrapper_that_is_closed_or_forgotten_leaves_nothing_and_a_dead_process
     assert set(children_of(os.getpid())) == before[0]
 
 
-def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_path: Path) -> None:
-    """The newest colours, magnified; what they answer is counted, and the policy goes on meanwhile."""
-    env = HumanPreferencesVectorEnv(
-        SyncVectorEnv([LampEnv] * 3),
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_path: Path, n_envs: int) -> None:
+    """The newest colours, magnified, whatever the agent makes of them in place; what they answer is counted, and the
+    policy goes on meanwhile."""
+    wrap: Any = HumanPreferencesEnvWrapper if n_envs == 1 else HumanPreferencesVectorEnv
+    env = wrap(
+        LampEnv() if n_envs == 1 else SyncVectorEnv([LampEnv] * n_envs),
         train_reward=False,
         synthetic_prefs=False,
         ui="web",
@@ -118,13 +121,15 @@ def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_
         zoom_ratio=2,
         log_dir=tmp_path,
     )
-    env.reset(seed=0)
-    assert env.run_dir is not None
+    observations, _ = env.reset(seed=0)
     deadline = time.monotonic() + PATIENCE
     with contextlib.closing(PrefDB.open(env.run_dir / "prefs.db")) as db:
         queue, leases = LabelQueue(db), list[Lease]()
         while not leases and time.monotonic() < deadline:
-            env.step(env.action_space.sample())
+            observations["picture"] //= 10
+            observations, _, _, truncated, _ = env.step(env.action_space.sample())
+            if n_envs == 1 and truncated:
+                observations, _ = env.reset()
             leases = queue.claim("ann")
         segment = db.segment(leases[0].left)
         frames = segment.frames()
@@ -134,7 +139,8 @@ def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_
         submission = Submission("1", leases[0].token, leases[0].comparison_id, "ann", "left", now, now)
         assert queue.answer(submission).status == "stored"
         while env.pref_db_size.value < 1 and time.monotonic() < deadline:
-            env.step(env.action_space.sample())
+            if np.all(env.step(env.action_space.sample())[3]):
+                env.reset()
     assert env.pref_db_size.value == 1 and (env.run_dir / "web" / "token").exists()
     env.close()
 
