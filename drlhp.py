@@ -24,7 +24,7 @@ from gymnasium.vector.utils import iterate
 from checkpoint import CheckpointError
 from errors import UserError
 from pref_db import PrefDBError
-from preference_system import PreferenceSystem, Settings, class_name
+from preference_system import PreferenceSystem, Settings, shown_name, spec_can_be_sent
 from processes import ChildError
 from reward_predictor import PredictorConfig
 from spaces import SpaceError
@@ -286,14 +286,13 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
 
 
 def _spec_and_name(env: VectorEnv[Any, Any, Any]) -> tuple[Any, str]:
-    """What Gymnasium knows of the environments, and what their class is called."""
-    inside = env.unwrapped
-    if isinstance(inside, (AsyncVectorEnv, SyncVectorEnv)):
-        first = inside.get_attr("spec")[0]
-        if first is not None:
-            return first, first.id
-        return env.spec, class_name(inside.call("__str__")[0])
-    return env.spec, type(inside).__name__
+    """What Gymnasium knows of the environments, or what they are called where it knows nothing."""
+    inside, spec = env.unwrapped, env.spec
+    if not isinstance(inside, (AsyncVectorEnv, SyncVectorEnv)):
+        return spec, type(inside).__name__
+    if isinstance(inside, SyncVectorEnv) or spec_can_be_sent(lambda *asked: inside.call(*asked)[0]):
+        spec = inside.get_attr("spec")[0] or spec
+    return spec, "" if spec else shown_name(inside.call("__str__")[0])
 
 
 def _with_settings(constructor: Any) -> None:

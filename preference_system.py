@@ -750,9 +750,18 @@ class PreferenceSystem:
                 self.channels.close()
 
 
-def class_name(shown: str) -> str:
-    """The class of an environment without an id, by how Gymnasium shows it: `<Monitor<LampEnv instance>>`."""
-    found = re.search(r"(\w+) instance>", shown)
+def spec_can_be_sent(ask: Callable[..., Any]) -> bool:
+    """Whether an environment in another process can send its spec: one that cannot be pickled would end that process.
+
+    `ask` calls a method of the environment there. The functions that Gymnasium's wrappers are given are in the spec,
+    and as a rule they are lambdas.
+    """
+    return not any(ask("has_wrapper_attr", function) for function in ("func", "episode_trigger"))
+
+
+def shown_name(shown: str) -> str:
+    """An environment's id, or else its class, by how Gymnasium shows it: `<Monitor<LampEnv instance>>`."""
+    found = re.search(r"([^<>]+?)(?: instance)?>+$", shown)
     return found[1] if found else shown
 
 

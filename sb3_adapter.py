@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from drlhp import PREDICTED_REWARD, TRUE_REWARD, Preferences
-from preference_system import PreferenceSystem, Settings, class_name
+from preference_system import PreferenceSystem, Settings, shown_name, spec_can_be_sent
 
 
 class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
@@ -25,7 +25,9 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
     def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
         VecEnvWrapper.__init__(self, venv)
         self._closed = False
-        spec = venv.get_attr("spec", 0)[0]
+        in_workers = isinstance(venv.unwrapped, SubprocVecEnv)
+        can_tell = not in_workers or spec_can_be_sent(lambda *asked: venv.env_method(*asked, indices=0)[0])
+        spec = venv.get_attr("spec", 0)[0] if can_tell else None
         metadata = venv.get_attr("metadata", 0)[0] or {}
         self._start(
             PreferenceSystem(
@@ -33,7 +35,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
                 venv.observation_space,
                 venv.action_space,
                 n_envs=venv.num_envs,
-                env_id=spec.id if spec else class_name(venv.env_method("__str__", indices=0)[0]),
+                env_id=spec.id if spec else shown_name(venv.env_method("__str__", indices=0)[0]),
                 fps=metadata.get("render_fps"),
                 max_episode_steps=spec.max_episode_steps if spec else None,
                 can_render=venv.render_mode == "rgb_array",

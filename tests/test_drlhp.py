@@ -331,6 +331,24 @@ def test_an_environment_without_an_id_goes_by_its_class_however_it_is_wrapped(tm
         one.close()
 
 
+def test_environments_in_workers_that_cannot_send_their_spec_go_by_their_id() -> None:
+    """A function that was given to a wrapper is in it."""
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda reward: 3 * float(reward))
+
+    for wrap, inner in (
+        (HumanPreferencesVectorEnv, AsyncVectorEnv([make] * 2)),
+        (drlhp.HumanPreferencesSB3VecEnv, SubprocVecEnv([make] * 2)),
+    ):
+        wrapped: Any = wrap(inner, **NOBODY)
+        wrapped.reset()
+        assert wrapped.system.info.env_id == "CartPole-v1" and wrapped.step(np.zeros(2, np.int64))[1].tolist() == [3, 3]
+        wrapped.close()
+
+
 def test_atari_in_ales_own_vector_environment(tmp_path: Path) -> None:
     inner = ale_py.vector_env.AtariVectorEnv("pong", num_envs=2)
     envs = HumanPreferencesVectorEnv(inner, **NOBODY, segment_length=5)
