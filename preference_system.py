@@ -187,7 +187,10 @@ class Settings:
                 reward_std=1.0,
                 labels_per_step=0.1,
             )
-        return replace(network, reward_predictor_ckpt_interval=self.reward_predictor_ckpt_interval)
+        # A checkpoint holds plain values alone: one with NumPy's could never be loaded.
+        plain = {name: value.item() for name, value in vars(network).items() if isinstance(value, np.generic)}
+        plain["reward_predictor_ckpt_interval"] = self.reward_predictor_ckpt_interval
+        return replace(network, **plain)
 
     @property
     def prefs_config(self) -> PrefsConfig:

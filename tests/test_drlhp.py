@@ -649,3 +649,12 @@ def test_the_predictors_settings_can_all_be_chosen() -> None:
     config = replace(drlhp.PredictorConfig(), ensemble_size=2, dropout=0.5)
     chosen = Settings(reward_predictor_network=config, reward_predictor_ckpt_interval=7).predictor_config("vector")
     assert (chosen.ensemble_size, chosen.dropout, chosen.reward_predictor_ckpt_interval) == (2, 0.5, 7)
+
+
+def test_numpys_numbers_among_the_predictors_settings_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    env = gymnasium.make("CartPole-v1")
+    config = replace(drlhp.PredictorConfig(), reward_std=np.sqrt(4.0), ensemble_size=np.int64(2))
+    predictor_for(env, tmp_path, "CartPole-v1", network=config)
+    wrapped = HumanPreferencesEnvWrapper(env, config, **NOBODY, pretrained_reward_predictor_dir=tmp_path)
+    assert wrapped.using_reward_from_predictor
+    wrapped.close()
