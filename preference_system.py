@@ -156,6 +156,11 @@ class Settings:
                 "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
                 f"makes a torch module of the shape of an observation, or None, not {network!r}."
             )
+        if getattr(network, "reward_target", None) == "true_return" and not self.synthetic_prefs:
+            raise UserError(
+                "reward_target 'true_return' learns from the true reward whatever people answer: leave it out, or set "
+                "synthetic_prefs=True."
+            )
         if self.make_network and self.train_reward and not _is_importable(self.make_network, self.mp_context):
             raise UserError(
                 f"reward_predictor_network cannot be {network!r}, which the trainer's process cannot import: make it a "

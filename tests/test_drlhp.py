@@ -399,6 +399,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
             arrays = np.zeros((40, width), np.float32), np.full(40, action), np.zeros(40, np.float32)
             others = [Segment("CartPole-v1", arrays[0] + i, *arrays[1:], **about) for i in range(2)]
             db.add_answers([(Comparison(others[0], others[1], flip=False), Choice.A)], teacher="synthetic")
+    true_return = drlhp.PredictorConfig(reward_target="true_return")
     refusals: list[tuple[gymnasium.Env[Any, Any], dict[str, Any], type[Exception], str]] = [
         (LampEnv(), {}, SpaceError, "obs_transform_func"),
         (cartpole, {"segment_length": 501}, UserError, "500 steps"),
@@ -425,6 +426,12 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
             "pass None as reward_predictor_network",
         ),
         (cartpole, {"synthetic_prefs": False}, UserError, "render_mode='rgb_array'"),
+        (
+            cartpole,
+            {"synthetic_prefs": False, "reward_predictor_network": true_return},
+            UserError,
+            "whatever people answer: leave it out, or set synthetic_prefs=True",
+        ),
         (cartpole, {"prefs_dir": "nowhere"}, drlhp.PrefDBError, "does not exist"),
         (cartpole, {**NOBODY, "pretrained_reward_predictor_dir": "nowhere"}, CheckpointError, "does not exist"),
         (
