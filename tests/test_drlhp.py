@@ -639,13 +639,20 @@ def test_each_environment_of_stable_baselines3_is_told_its_own_reward(tmp_path: 
     venv.close()
 
 
-def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path: Path) -> None:
+def lazy(observation_shape: tuple[int, ...]) -> torch.nn.Module:
+    """A network whose layers find out by themselves how many inputs they have."""
+    return torch.nn.Sequential(torch.nn.LazyLinear(16), torch.nn.ReLU())
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("network", [Waves, lazy])
+def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path: Path, network: Any) -> None:
     env = gymnasium.make("CartPole-v1")
-    predictor = predictor_for(env, tmp_path, "CartPole-v1", network=Waves)
+    predictor = predictor_for(env, tmp_path, "CartPole-v1", network=network)
     settings: dict[str, Any] = {**NOBODY, "pretrained_reward_predictor_dir": tmp_path}
     with pytest.raises(CheckpointError, match="a network of its own: pass that"):
         HumanPreferencesEnvWrapper(env, **settings)
-    wrapped = HumanPreferencesEnvWrapper(env, Waves, **settings)
+    wrapped = HumanPreferencesEnvWrapper(env, network, **settings)
     before, _ = wrapped.reset(seed=1)
     _, reward, _, _, _ = wrapped.step(1)
     assert reward == pytest.approx(float(predictor.reward(before[None], np.array([1]))[0]))
