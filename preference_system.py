@@ -574,7 +574,8 @@ class PreferenceSystem:
             valid: (N,) bool, False where the environment ignored the action, being about to reset.
         """
         observations, actions, views = self._acted
-        if self.channels is not None and self.settings.collect_prefs and self.settings.synthetic_prefs:
+        is_compared = self.channels is not None and self.settings.collect_prefs and self.settings.synthetic_prefs
+        if is_compared and self.collecting:
             self._check_rewards(rewards)
         predicted = in_own_measure = None
         if self._prediction is not None and self.copy is not None:

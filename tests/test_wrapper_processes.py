@@ -407,6 +407,9 @@ def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     inner = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda _: float("nan"))
     env = HumanPreferencesEnvWrapper(inner, **QUICK, log_dir=tmp_path)
     env.reset(seed=0)
+    env.stop_segment_collection()
+    env.step(0)  # of no segment
+    env.start_segment_collection()
     with pytest.raises(UserError, match=r"CartPole-v1 returned a reward of nan.*synthetic_prefs=False"):
         env.step(0)
     env.close()
