@@ -101,7 +101,10 @@ class Preferences:
         return self.system.save_prefs()
 
     def save_reward_predictor(self) -> Path | None:
-        """Writes a checkpoint now, and returns it. Pass it, or its folder, as pretrained_reward_predictor_dir."""
+        """Writes a checkpoint now, which stays, and returns it. Pass it as pretrained_reward_predictor_dir.
+
+        Or pass its folder, for the newest one.
+        """
         return self.system.save_reward_predictor()
 
     def start_segment_collection(self) -> None:

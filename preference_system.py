@@ -733,11 +733,15 @@ class PreferenceSystem:
         while self.channels.save.is_set() and not self.children.has_finished("reward predictor"):
             self.look()
             self.children.wait(0.05)
-        try:
-            return checkpoint.find(self.run_dir, "reward_predictor")
-        except checkpoint.CheckpointError:
+        folder = self.run_dir / "reward_predictor"
+        if self.children.has_finished("reward predictor"):  # there will be no newer one than its last
+            found = checkpoint.list_checkpoints(folder)
+        else:
+            found = sorted(folder.glob("saved-*.pt"))
+        if not found:
             warnings.warn("the reward predictor was not trained yet, so there is nothing to save.", stacklevel=3)
             return None
+        return found[-1]
 
     def close(self) -> None:
         """Ends the processes, which write what they have learned; may be called twice."""

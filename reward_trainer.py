@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -164,7 +165,8 @@ class Trainer:
             self._receive()  # though nothing is learned from them now, they are counted
         if self.channels.save.is_set():
             if self.batches:
-                self.save()
+                path = self.save()
+                shutil.copy(path, path.with_name(f"saved-{path.name}"))  # no newer checkpoint removes what was asked for
             self.channels.save.clear()
         self._report()
         return worked

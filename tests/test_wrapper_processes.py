@@ -285,6 +285,19 @@ def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(
     env.close()
 
 
+def test_a_predictor_that_was_saved_stays_however_many_checkpoints_follow(trained: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "reward_predictor_ckpt_interval": 1}
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, prefs_dir=trained, log_dir=tmp_path)
+    step_until(env, lambda: env.using_reward_from_predictor)
+    saved = env.save_reward_predictor()
+    assert saved is not None
+    step = checkpoint.read(saved)["step"]
+    step_until(env, lambda: env.reward_training_steps.value > step + checkpoint.KEEP + 1)
+    env.close()
+    assert checkpoint.read(saved)["step"] == step < checkpoint.read(checkpoint.find(saved.parent, ""))["step"]
+    assert len(checkpoint.list_checkpoints(saved.parent)) == checkpoint.KEEP
+
+
 def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Path, tmp_path: Path) -> None:
     """What it is taken on was observed before, when there was nothing to read it with."""
     env = HumanPreferencesEnvWrapper(
