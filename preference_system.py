@@ -484,8 +484,11 @@ class PreferenceSystem:
         board = WeightsBoard(predictor, self.channels.context)
         self._copy_before_training = PredictorCopy(predictor, board)
         if pretrained is not None:
-            config = replace(config, load_reward_predictor_ckpt_dir=str(pretrained[0]))
-            if pretrained[1]["pretrained"]:
+            # As it was read: a run that goes on may have removed its checkpoint by the time that the trainer has started.
+            state = pretrained[1]
+            start = checkpoint.save(self.run_dir / "pretrained", state["step"], state)
+            config = replace(config, load_reward_predictor_ckpt_dir=str(start))
+            if state["pretrained"]:
                 board.publish(predictor)  # its rewards count at once
         arguments = {
             "inputs": self.info.inputs,

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,20 +269,23 @@ def test_a_pretrained_predictor_rewards_from_the_first_step_whatever_goes_on_bes
 
 
 def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(trained: Path, tmp_path: Path) -> None:
+    """Also if the run that it is of has removed the checkpoint by the time that the trainer has started."""
+    source = shutil.copytree(trained, tmp_path / "source")
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         **QUICK,
         collect_prefs=False,
         prefs_dir=trained,
-        pretrained_reward_predictor_dir=trained,
-        log_dir=tmp_path,
+        pretrained_reward_predictor_dir=source,
+        log_dir=tmp_path / "logs",
     )
+    shutil.rmtree(source)
     deadline = time.monotonic() + PATIENCE
     while not env.reward_training_steps.value:
-        assert time.monotonic() < deadline
+        assert env.using_reward_from_predictor and time.monotonic() < deadline
         time.sleep(0.05)
     saved = env.save_reward_predictor()
-    assert saved is not None and saved.is_relative_to(tmp_path)
+    assert saved is not None and saved.is_relative_to(tmp_path / "logs")
     env.close()
 
 
