@@ -724,7 +724,9 @@ class PreferenceSystem:
         if self.run_dir is None:
             warnings.warn("no preferences are stored, for none are collected or trained on.", stacklevel=3)
             return None
-        return self.run_dir / "prefs.db"
+        store = self.run_dir / "prefs.db"
+        PrefDB.open(store).close()  # which folds the write-ahead log into the file, so that it can be copied alone
+        return store
 
     def save_reward_predictor(self) -> Path | None:
         """Waits for the trainer to write a checkpoint; warns and returns None where there is nothing to write."""
