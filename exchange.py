@@ -107,10 +107,9 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
 
     Raises UserError.
     """
-    try:
-        (output / "segments").mkdir(parents=True)
-    except FileExistsError:
-        raise UserError(f"{output} exists already; give --output another folder.") from None
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise UserError(f"{output} exists already; give --output another folder.")
+    (output / "segments").mkdir(parents=True)
     db.back_up(output / "prefs.db")
     with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # a run may go on meanwhile
         return _export_files(copy, output)

@@ -95,9 +95,16 @@ def test_a_spreadsheet_takes_no_cell_for_a_formula(run: Path, tmp_path: Path) ->
 
 
 def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()  # it may be there, if there is nothing in it
     export_command([str(run), "--output", str(tmp_path / "out")])
-    with pytest.raises(UserError, match="another folder"):
-        export_command([str(run), "--output", str(tmp_path / "out")])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "answers.csv").write_text("precious")
+    for place in (tmp_path / "out", tmp_path / "mine", run):
+        before = sorted(place.rglob("*"))
+        with pytest.raises(UserError, match="exists already; give --output another folder"):
+            export_command([str(run), "--output", str(place)])
+        assert sorted(place.rglob("*")) == before
+    assert (tmp_path / "mine" / "answers.csv").read_text() == "precious"
     with pytest.raises(UserError, match="another folder"):
         import_command([str(tmp_path / "out"), "--output", str(run)])
 
