@@ -16,7 +16,7 @@ import pickle
 import time
 import uuid
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,10 +174,12 @@ def import_folder(folder: Path, target: Path) -> int:
     try:
         about = json.loads((folder / "export.json").read_text())
         env_id, length = about["env_id"], about["segment_length"]
-        known = about["schema"] == EXCHANGE_VERSION and isinstance(env_id, str) and isinstance(length, int)
+        known = about["schema"] == EXCHANGE_VERSION and isinstance(env_id, str) and type(length) is int
+        if known and not (_is_text(env_id) and 0 < length < 2**53):
+            raise ValueError("env_id or segment_length")
     except FileNotFoundError:
         raise UserError(f"{folder} has no export.json; give a folder that `run.py export` has finished.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'export.json'} cannot be read ({error}); export again.") from error
     if not known:
         raise UserError(f"{folder / 'export.json'} is of a schema other than {EXCHANGE_VERSION}; update this program.")
@@ -188,14 +190,7 @@ def import_folder(folder: Path, target: Path) -> int:
             raise UserError(f"{file} is of {segment.env_id}, {len(segment)} steps, unlike export.json; export again.")
     ids = {file.stem for file in files}
     rows = _load_rows(folder / "labels.jsonl", ids)
-    db = _new_store(target, env_id, length)
-    try:
-        for file in files:
-            db.add_segments([_load_segment(file)])
-        _insert(db, rows)
-        return db.n_labels()
-    finally:
-        db.close()
+    return _make_store(target, env_id, length, map(_load_segment, files), rows)
 
 
 def _load_segment(file: Path) -> Segment:
@@ -221,7 +216,8 @@ def _load_segment(file: Path) -> Segment:
             )
         if segment.view is not None:
             decode_view(segment.view)  # raises if it is damaged
-        if segment.id != file.stem or not 0 < segment.fps < math.inf:
+        numbers_fit = all(-(2**63) <= number < 2**63 for number in (segment.policy_step, segment.seed))
+        if segment.id != file.stem or not 0 < segment.fps < math.inf or not numbers_fit:
             raise ValueError("its contents are not what its name says")
     except Exception as error:  # zipfile, NumPy and the segment have no common base class for damaged input
         raise UserError(f"{file} is no segment ({str(error).splitlines()[0] if str(error) else error!r}).") from error
@@ -233,7 +229,8 @@ def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     client_ids: set[str] = set()
     try:
-        lines = file.read_text().splitlines()
+        with file.open() as opened:
+            lines = opened.readlines()  # a string may hold what str.splitlines takes for the end of a line
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}); export again.") from error
     for number, line in enumerate(lines, start=1):
@@ -250,6 +247,15 @@ def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def _is_text(value: str) -> bool:
+    """Whether it can be stored: JSON can also hold halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
     """What is wrong with a row of labels.jsonl, or None."""
     if not isinstance(row, dict) or set(row) != set(FIELDS):
@@ -258,6 +264,8 @@ def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
         value = row[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"{name} cannot be {value!r:.40}"
+        if isinstance(value, str) and not _is_text(value):
+            return f"{name} is no text"
         if isinstance(value, int | float) and not 0 <= value < 2**53:
             return f"{name} is out of range"
     checks = {
@@ -274,7 +282,7 @@ def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
 
 
 def _insert(db: PrefDB, rows: list[dict[str, Any]]) -> None:
-    """All answers in one commit."""
+    """All answers, or none."""
     with db.transaction() as connection:
         for row in rows:
             pair = (row["comparison_id"], row["a"], row["b"])
@@ -288,9 +296,26 @@ def _insert(db: PrefDB, rows: list[dict[str, Any]]) -> None:
             connection.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller, row["late"], row["flag"], row["note"]))
 
 
-def _new_store(target: Path, env_id: str, length: int) -> PrefDB:
+def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segment], rows: list[dict[str, Any]]) -> int:
+    """A new store of these segments and answers, or none if that fails; returns its labels."""
+    is_new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
-    return PrefDB.create(target / "prefs.db", env_id, length)
+    db = PrefDB.create(target / "prefs.db", env_id, length)
+    try:
+        with db.transaction():
+            for segment in segments:
+                db.add_segments([segment])
+            _insert(db, rows)
+        return db.n_labels()
+    except BaseException:
+        db.close()
+        for suffix in ("", "-wal", "-shm"):
+            (target / f"prefs.db{suffix}").unlink(missing_ok=True)
+        if is_new:
+            target.rmdir()
+        raise
+    finally:
+        db.close()
 
 
 class LegacyDB:
@@ -385,13 +410,7 @@ def import_legacy(files: list[Path], target: Path, env_id: str) -> int:
             raise UserError(f"{file} is no store of labels ({reason}); nothing was imported.") from error
     if not rows:
         raise UserError(f"{files[0]} holds no labels; nothing was imported.")
-    db = _new_store(target, env_id, max(len(segment) for segment in segments.values()))
-    try:
-        db.add_segments(list(segments.values()))
-        _insert(db, rows)
-        return db.n_labels()
-    finally:
-        db.close()
+    return _make_store(target, env_id, max(len(segment) for segment in segments.values()), segments.values(), rows)
 
 
 def _legacy_segment(frames: Any, env_id: str, fps: float) -> Segment:

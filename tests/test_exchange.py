@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import pickletools
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from pref_db import Choice, Comparison, PrefDB
 from processes import UserError
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
+ROOT = Path(__file__).resolve().parent.parent
 PONG = "PongNoFrameskip-v4"
 
 
@@ -145,8 +147,22 @@ def cut_segment(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-def newer_schema(folder: Path) -> None:
-    (folder / "export.json").write_text(json.dumps({"schema": 2, "env_id": ENV_ID, "segment_length": LENGTH}))
+def change_segment(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = sorted((folder / "segments").glob("*.npz"))[0]
+        with np.load(file) as arrays:
+            changed = dict(arrays) | changes
+        np.savez(file, **changed)
+
+    return change
+
+
+def change_export(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "export.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -156,7 +172,11 @@ def newer_schema(folder: Path) -> None:
         *(change_row(a="0" * 64), change_row(comparison_id="0" * 64), change_row(note="x" * 501), change_row(schema=2)),
         *(change_row(client_id="c0"), change_row(speed=float("nan")), change_row(replays=-1), change_row(flip=1)),
         *(append_line("{"), append_line("[]"), append_line("[" * 100_000)),
-        *(drop_segment, swap_segments, pickled_array, cut_segment, newer_schema),
+        *(change_row(note="\ud800"), change_row(labeller="\ud800"), change_row(client_id="\ud800"), append_line("")),
+        *(drop_segment, swap_segments, pickled_array, cut_segment, change_export(schema=2)),
+        *(change_segment(policy_step=np.uint64(2**63)), change_segment(seed=np.uint64(2**63))),
+        *(change_export(env_id="\ud800"), change_export(segment_length=True), change_export(segment_length=2**70)),
+        lambda folder: (folder / "export.json").write_text("[" * 100_000),
         lambda folder: (folder / "export.json").unlink(),
     ],
 )
@@ -170,6 +190,37 @@ def test_a_damaged_folder_is_refused_in_a_sentence_and_nothing_is_made(
         import_command([str(out), "--output", str(tmp_path / "new")])
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value) and str(out) in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Path) -> None:
+    """As a limit on the size of files."""
+    with contextlib.closing(PrefDB.open(run / "prefs.db")) as db:
+        db.add_segments([pixel_segment(n) for n in range(100, 400)])
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    (tmp_path / "full.py").write_text(
+        "import resource, sys\n"
+        "import exchange, pref_db\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
+        "try:\n"
+        "    exchange.import_command(sys.argv[1:])\n"
+        "except pref_db.PrefDBError:\n"
+        "    sys.exit(7)\n"
+    )
+    command = [sys.executable, tmp_path / "full.py", tmp_path / "out", "--output", tmp_path / "new"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_line_of_labels_ends_with_its_line_feed_alone(run: Path, tmp_path: Path) -> None:
+    """Other programs write characters as they are that are the end of a line elsewhere."""
+    out = tmp_path / "out"
+    export_command([str(run), "--output", str(out)])
+    changed = [json.dumps(row | {"note": "one\u2028two\x85"}, ensure_ascii=False) + "\n" for row in rows(out)]
+    (out / "labels.jsonl").write_text("".join(changed))
+    import_command([str(out), "--output", str(tmp_path / "new")])
+    with contextlib.closing(PrefDB.open(tmp_path / "new" / "prefs.db", read_only=True)) as db:
+        assert set(db.read("SELECT note FROM answer")) == {("one\u2028two\x85",)}
 
 
 # The original project's files
