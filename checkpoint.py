@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -100,9 +99,9 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # what torch raises for damaged input has no common base class
         raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
-    if not isinstance(state, dict) or not isinstance(state.get("format"), int) or "kind" not in state:
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int) or not {"kind", "env_id"} <= set(state):
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")
     if state["format"] > FORMAT:
         raise CheckpointError(

@@ -101,13 +101,18 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     whole = save(tmp_path, 1).read_bytes()
     damaged = tmp_path / "step-2.pt"
     contents = [whole[: len(whole) * part // 10] for part in range(10)]
+    contents += [b"\x80\x02a.", b"\x80\x02X", b"\x80\x02]}s."]  # pickles that take what is not there
     contents += [b"\0" * 500, b"not a checkpoint\n", whole[:40] + b"\xff" * 300 + whole[340:], bytes(range(256)) * 4]
     for content in contents:
         damaged.write_bytes(content)
         refusal(damaged)
 
 
-@pytest.mark.parametrize("content", [[1, 2], {"weights": 1}, {"format": 1}, {"format": "pt"}, torch.ones(3)], ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [[1, 2], {"weights": 1}, {"format": 1}, {"format": "pt"}, {"format": 1, "kind": "policy"}, torch.ones(3)],
+    ids=str,
+)
 def test_files_of_other_programs_are_refused(tmp_path: Path, content: object) -> None:
     path = tmp_path / "step-1.pt"
     torch.save(content, path)
