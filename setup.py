@@ -14,6 +14,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 ENTRY = ROOT / "drlhp.py"
+STATIC = sorted((ROOT / "label_server" / "static").iterdir())
 
 
 def source_of(name: str) -> Path | None:
@@ -70,11 +71,13 @@ class BuildLibrary(build_py):
     """Writes the package in place of copying what lies in the clone."""
 
     def run(self) -> None:
+        if self.editable_mode:
+            raise SystemExit("drlhp cannot be installed with -e: leave that out, or put the clone on the PYTHONPATH.")
         self.written: list[str] = []
         for path, source in library().items():
             place = Path("__init__.py") if path == ENTRY else path.relative_to(ROOT)
             self._write(place, inside_package(source).encode())
-        for path in sorted((ROOT / "label_server" / "static").iterdir()):
+        for path in STATIC:
             self._write(path.relative_to(ROOT), path.read_bytes())
 
     def _write(self, place: Path, data: bytes) -> None:
@@ -87,7 +90,7 @@ class BuildLibrary(build_py):
         return self.written
 
     def get_source_files(self) -> list[str]:
-        return [str(path.relative_to(ROOT)) for path in library()]
+        return [str(path.relative_to(ROOT)) for path in [*library(), *STATIC]]
 
 
 setup(packages=[ENTRY.stem], cmdclass={"build_py": BuildLibrary})

@@ -48,11 +48,19 @@ assert b"<html" in page, page
 """
 
 
+def copied(folder: Path) -> Path:
+    """A copy of the clone, which the building of packages may write into."""
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "results", "tests")
+    return shutil.copytree(ROOT, folder / "source", ignore=ignored)
+
+
 def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_path: Path) -> None:
-    source, wheels, user = tmp_path / "source", tmp_path / "wheels", tmp_path / "user"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs", "results", "tests"))
+    source, wheels, user = copied(tmp_path), tmp_path / "wheels", tmp_path / "user"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build: list[str | Path] = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, source]
+    # Of what is published as source, as pip builds it where there is no wheel.
+    make_sdist = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"]
+    made = subprocess.run(make_sdist, cwd=source, check=True, capture_output=True, text=True).stdout.split()[-1]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, source / made]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = wheels.iterdir()
     with zipfile.ZipFile(wheel) as archive:
@@ -81,6 +89,14 @@ def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_
         assert done.returncode == 0, done.stderr
         if script == SCRIPT:
             assert Path(done.stdout.strip()) == packages / "drlhp"
+
+
+def test_an_editable_installation_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """The package's modules are written anew, so there is nothing that it could point to."""
+    command = [sys.executable, "-c", "import sys, setuptools.build_meta as build; build.build_editable(sys.argv[1])"]
+    done = subprocess.run([*command, tmp_path], cwd=copied(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 1 and "drlhp cannot be installed with -e: leave that out" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_the_library_needs_is_among_what_the_clone_needs() -> None:
