@@ -10,7 +10,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim, flatten
 from torch.nn import functional as F
 
@@ -185,6 +185,29 @@ class ObservationEncoder:
         )
 
 
+def may_be_of(space: gymnasium.Space[Any], actions: np.ndarray | Sequence[Any]) -> bool:
+    """Whether each choice in these actions is one of those that the space has, all of them looked at together.
+
+    Gymnasium lays others flat as well, as if they were choices of something else.
+    """
+    if isinstance(space, Dict):
+        return all(may_be_of(part, [action[name] for action in actions]) for name, part in space.items())
+    if isinstance(space, Tuple):
+        return all(may_be_of(part, [action[i] for action in actions]) for i, part in enumerate(space.spaces))
+    first: Any
+    n: Any
+    if isinstance(space, MultiBinary):
+        first, n = 0, 2
+    elif isinstance(space, Discrete):
+        first, n = space.start, space.n
+    elif isinstance(space, MultiDiscrete):
+        first, n = space.start, space.nvec
+    else:
+        return True
+    choices = np.asarray(actions, np.int64).reshape(len(actions), *(space.shape or ())) - first
+    return bool((choices >= 0).all() and (choices < n).all())
+
+
 class ActionEncoder:
     """Turns actions into what the reward predictor reads: int64 (N,) where they are Discrete, else float32 (N, A).
 
@@ -217,7 +240,7 @@ class ActionEncoder:
             else:
                 each = actions if self.takes_arrays else [flatten(self.space, action) for action in actions]
                 encoded = np.array(each, np.float32).reshape(len(actions), -1)
-                belong = encoded.shape[1] == self.action_dim
+                belong = encoded.shape[1] == self.action_dim and may_be_of(self.space, actions)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise self._other_action(actions) from error
         if not belong:

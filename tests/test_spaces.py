@@ -163,6 +163,11 @@ def test_actions_of_every_kind() -> None:
     space = Dict({"gas": Box(0, 1, (1,)), "gear": Discrete(3)})
     mixed = ActionEncoder(space)
     assert mixed.encode([{"gas": np.array([0.5]), "gear": 1}]).tolist() == [[0.5, 0, 1, 0]]
+    far = [{"gas": np.array([7.0]), "gear": np.array([2])}]  # beyond a bound, and a number with an axis
+    assert mixed.encode(far).tolist() == [[7, 0, 0, 1]]
+    board = ActionEncoder(MultiDiscrete([[2, 3], [2, 2]], start=[[0, 1], [0, 0]]))
+    assert board.encode([np.array([[1, 3], [0, 1]])]).tolist() == [[0, 1, 0, 0, 1, 1, 0, 0, 1]]
+    assert ActionEncoder(MultiBinary((2, 2))).encode([np.array([[1.0, 0], [0, 1]])]).tolist() == [[1, 0, 0, 1]]
     arm = ActionEncoder(Box(-1, 1, (2, 2)))
     assert arm.action_dim == 4 and arm.encode(np.zeros((3, 2, 2))).shape == (3, 4)
     with pytest.raises(SpaceError, match="no fixed number"):
@@ -182,7 +187,14 @@ def test_actions_of_every_kind() -> None:
         (Box(-1, 1, (2,)), np.zeros((2, 3))),
         (MultiDiscrete([3, 2]), [np.array([2, 5])]),
         (MultiBinary(3), [np.array([1, 0])]),
+        (MultiBinary(3), [np.array([1, 0, 5])]),
+        (MultiDiscrete([3, 2]), [np.array([1, 1]), np.array([3, 0])]),
+        (MultiDiscrete([3, 2]), [np.array([-1, 0])]),
+        (MultiDiscrete([3, 2], start=[1, 1]), [np.array([1, 0])]),
+        (Tuple((Discrete(3), Discrete(2, start=1))), [(-1, 1)]),
+        (Tuple((Discrete(3), Discrete(2, start=1))), [(2, 0)]),
         (Dict({"gear": Discrete(3)}), [{}]),
+        (Dict({"gear": Dict({"first": Discrete(3)})}), [{"gear": {"first": np.int64(-1)}}]),
     ],
 )
 def test_actions_that_the_space_does_not_have_are_refused(space: gymnasium.Space[Any], actions: Any) -> None:
