@@ -130,8 +130,8 @@ class HumanPreferencesEnvWrapper(
     """One environment whose reward is learned from preferences; arguments after `env` are those of `Settings`.
 
     Until the predictor is trained (`using_reward_from_predictor`), `step` returns the environment's own reward.
-    `info` has both: `true_reward`, and `predicted_reward` as soon as there is one. A `step` after the end of an episode,
-    without a `reset`, is that of an environment which resets itself (gymnasium.wrappers.Autoreset): its reward is 0.
+    `info` has both: `true_reward`, and `predicted_reward` as soon as there is one. A `step` after the end of an episode
+    is one in which the environment resets itself (gymnasium.wrappers.Autoreset): its reward is 0.
 
     Raises UserError, with one sentence that says what would work; ChildError if a process beside this one died.
     """

@@ -460,8 +460,9 @@ class OwnNetwork(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.momentum = 1.0  # the statistics of the last batch, see `settle_batchnorm`
-        with torch.no_grad():  # of each: lazy layers get their weights by it
-            features = [member.eval()(torch.zeros(2, *observation_shape)) for member in self.members][0]
+        with torch.no_grad():
+            for member in self.members:  # each of them: lazy layers get their weights by it
+                features = member.eval()(torch.zeros(2, *observation_shape))
         if features.dim() != 2 or len(features) != 2:
             raise UserError(
                 f"reward_predictor_network made a network that turns observations (2, {observation_shape}) into "

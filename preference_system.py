@@ -484,7 +484,7 @@ class PreferenceSystem:
         board = WeightsBoard(predictor, self.channels.context)
         self._copy_before_training = PredictorCopy(predictor, board)
         if pretrained is not None:
-            # As it was read: a run that goes on may have removed its checkpoint by the time that the trainer has started.
+            # As it was read: a run that goes on may have removed the file by the time that the trainer has started.
             state = pretrained[1]
             start = checkpoint.save(self.run_dir / "pretrained", state["step"], state)
             config = replace(config, load_reward_predictor_ckpt_dir=str(start))

@@ -166,7 +166,7 @@ class Trainer:
         if self.channels.save.is_set():
             if self.batches:
                 path = self.save()
-                shutil.copy(path, path.with_name(f"saved-{path.name}"))  # no newer checkpoint removes what was asked for
+                shutil.copy(path, path.with_name(f"saved-{path.name}"))  # which no newer checkpoint removes
             self.channels.save.clear()
         self._report()
         return worked

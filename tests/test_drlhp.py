@@ -667,7 +667,8 @@ def test_the_predictors_settings_can_all_be_chosen() -> None:
 
 def test_numpys_numbers_among_the_predictors_settings_can_be_saved_and_loaded(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
-    config = replace(drlhp.PredictorConfig(), reward_std=np.sqrt(4.0), ensemble_size=np.int64(2))
+    numbers: dict[str, Any] = {"reward_std": np.sqrt(4.0), "ensemble_size": np.int64(2)}
+    config = replace(drlhp.PredictorConfig(), **numbers)
     predictor_for(env, tmp_path, "CartPole-v1", network=config)
     wrapped = HumanPreferencesEnvWrapper(env, config, **NOBODY, pretrained_reward_predictor_dir=tmp_path)
     assert wrapped.using_reward_from_predictor

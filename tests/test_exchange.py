@@ -206,7 +206,7 @@ def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Pat
         "except pref_db.PrefDBError:\n"
         "    sys.exit(7)\n"
     )
-    command = [sys.executable, tmp_path / "full.py", tmp_path / "out", "--output", tmp_path / "new"]
+    command: list[str | Path] = [sys.executable, tmp_path / "full.py", tmp_path / "out", "--output", tmp_path / "new"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 7, done.stderr
     assert not (tmp_path / "new").exists()

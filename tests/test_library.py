@@ -60,7 +60,8 @@ def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_
     # Of what is published as source, as pip builds it where there is no wheel.
     make_sdist = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"]
     made = subprocess.run(make_sdist, cwd=source, check=True, capture_output=True, text=True).stdout.split()[-1]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, source / made]
+    sdist = source / made
+    build: list[str | Path] = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, sdist]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = wheels.iterdir()
     with zipfile.ZipFile(wheel) as archive:
@@ -93,8 +94,8 @@ def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_
 
 def test_an_editable_installation_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """The package's modules are written anew, so there is nothing that it could point to."""
-    command = [sys.executable, "-c", "import sys, setuptools.build_meta as build; build.build_editable(sys.argv[1])"]
-    done = subprocess.run([*command, tmp_path], cwd=copied(tmp_path), capture_output=True, text=True)
+    command = [sys.executable, "-c", "from setuptools.build_meta import build_editable; build_editable('.')"]
+    done = subprocess.run(command, cwd=copied(tmp_path), capture_output=True, text=True)
     assert done.returncode == 1 and "drlhp cannot be installed with -e: leave that out" in done.stderr
     assert "Traceback" not in done.stderr
 

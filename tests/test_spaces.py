@@ -165,7 +165,7 @@ def test_actions_of_every_kind() -> None:
     assert mixed.encode([{"gas": np.array([0.5]), "gear": 1}]).tolist() == [[0.5, 0, 1, 0]]
     far = [{"gas": np.array([7.0]), "gear": np.array([2])}]  # beyond a bound, and a number with an axis
     assert mixed.encode(far).tolist() == [[7, 0, 0, 1]]
-    board = ActionEncoder(MultiDiscrete([[2, 3], [2, 2]], start=[[0, 1], [0, 0]]))
+    board = ActionEncoder(MultiDiscrete(np.array([[2, 3], [2, 2]]), start=np.array([[0, 1], [0, 0]])))
     assert board.encode([np.array([[1, 3], [0, 1]])]).tolist() == [[0, 1, 0, 0, 1, 1, 0, 0, 1]]
     assert ActionEncoder(MultiBinary((2, 2))).encode([np.array([[1.0, 0], [0, 1]])]).tolist() == [[1, 0, 0, 1]]
     arm = ActionEncoder(Box(-1, 1, (2, 2)))
