@@ -6,6 +6,7 @@ answers may come in any order, or never. An answer is on disk before it is told.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -20,7 +21,7 @@ import numpy as np
 from label_queue import LABELLER, LabelQueue, Lease, Submission, Who
 from label_queue import Choice as Side
 from person import CLAIM_SECONDS, Person, Presses, Screen, Ui, open_screen
-from pref_db import Choice, Comparison, Label, PrefDB
+from pref_db import Choice, Comparison, Label, PrefDB, PrefDBError
 from teachers import SyntheticTeacher
 
 log = logging.getLogger("run")
@@ -285,6 +286,8 @@ class PersonGatherer(QueueGatherer):
 
     def close(self) -> None:
         self.person.close()
+        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+            self.queue.beat(self.who, {"status": self._told, "labellers": []})
 
 
 class TeacherGatherer(QueueGatherer):

@@ -135,18 +135,32 @@ def label_command(arguments: list[str]) -> None:
         else:
             if config.labeller is None:
                 labeller = free_name(LabelQueue(db), usual)
-            gatherer = gatherer_for(config.ui, db, labeller, WHO)
+            gatherer = in_person(config.ui, db, labeller)
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
         finally:
             gatherer.close()
             if config.ui != "web":  # whose last word is the page's
-                LabelQueue(db).beat(WHO, {"ended": "Labelling has ended here."})
+                end(db)
         n = db.n_labels()
         change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
         print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {config.run}", flush=True)
     finally:
         db.close()
+
+
+def in_person(ui: Ui, db: PrefDB, labeller: str) -> PreferenceGatherer:
+    """The person at this screen; where it cannot be opened, their name is free again. Raises DisplayError."""
+    try:
+        return gatherer_for(ui, db, labeller, WHO)
+    except BaseException:
+        end(db)
+        raise
+
+
+def end(db: PrefDB) -> None:
+    """Tells the other processes that nobody labels here any more."""
+    LabelQueue(db).beat(WHO, {"ended": "Labelling has ended here."})
 
 
 def give_settings(queue: LabelQueue, config: LabelConfig, *, beside: bool) -> None:
@@ -229,22 +243,23 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
     """
     pairs: StoredPairs | None = None  # none that are ours to ask about
     queue, run_says = LabelQueue(db), dict[str, Any]()
-    goes_on, n_labels, look_at = True, db.n_labels(), 0.0
+    goes_on: bool | None = None  # not known yet
+    n_labels, look_at, silent_at = db.n_labels(), 0.0, time.monotonic() + SILENT_SECONDS
     goal, drawing = config.max_prefs, Drawing()
-    silent_at = time.monotonic() + SILENT_SECONDS
     while not gatherer.ended and (goal is None or n_labels < goal):
-        if goes_on and time.monotonic() >= look_at:
-            goes_on = run_goes_on()
-            run_says = queue.heartbeats().get("run", (0.0, {}))[1] if goes_on else {}
-            if queue.goes_on("run"):
-                silent_at = time.monotonic() + SILENT_SECONDS
-            if not goes_on:
-                pairs = StoredPairs(db, config.seed)
-                if look_at:  # the run was there, whose goal may be reached
-                    queue.set_setting("goal", str(goal or 0))
-                elif goal is None:  # that of another who labels here, if there is one
-                    goal = int(float(queue.setting("goal") or 0)) or None
+        if time.monotonic() >= look_at:
             look_at = time.monotonic() + LOOK_SECONDS
+            before, goes_on, goal = goes_on, run_goes_on(), config.max_prefs
+            if goes_on:  # perhaps again
+                pairs, run_says = None, queue.heartbeats().get("run", (0.0, {}))[1]
+                if queue.goes_on("run"):
+                    silent_at = time.monotonic() + SILENT_SECONDS
+            else:
+                if before is not False:
+                    pairs, run_says = StoredPairs(db, config.seed), {}
+                if before:  # what the run wanted holds nobody any more
+                    queue.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
+                goal = goal or int(float(queue.setting("goal") or 0)) or None  # or that of another who labels here
         n_open = len(gatherer.pending) + len(drawing.open)
         n = gatherer.ahead - n_open
         if goal is not None:

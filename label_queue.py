@@ -251,12 +251,12 @@ class LabelQueue:
             return [self._lease(db, token) for token in tokens]
 
     def renew(self, tokens: Sequence[str]) -> None:
-        """Puts off the end of those leases that are not over yet."""
+        """Puts off the end of those leases of which nobody has claimed the pair since they were over, if they were."""
         now = self.clock()
         with self.db.transaction() as db:
             for token in tokens:
-                live = "token = ? AND closed_at IS NULL AND expires_at > ?"
-                row = db.execute(f"SELECT labeller FROM lease WHERE {live}", (token, now)).fetchone()
+                live = "token = ? AND closed_at IS NULL"
+                row = db.execute(f"SELECT labeller FROM lease WHERE {live}", (token,)).fetchone()
                 if row:
                     expires_at = now + self._lease_seconds(db, row[0])
                     db.execute("UPDATE lease SET expires_at = ? WHERE token = ?", (expires_at, token))
@@ -430,8 +430,9 @@ class LabelQueue:
         """Tells the other processes that this one lives, and how it is; under `labellers`, who is there through it."""
         now = self.clock()
         with self.db.transaction() as db:
-            old = "DELETE FROM alive WHERE who LIKE ? AND at < ?"  # of earlier processes
-            db.execute(old, (f"{who}:%", now - ACTIVE_SECONDS))
+            # Those of earlier processes; also what is of later than now, for the clock was put back.
+            old = "DELETE FROM alive WHERE who LIKE ? AND (at < ? OR at > ?)"
+            db.execute(old, (f"{who}:%", now - ACTIVE_SECONDS, now + SILENT_SECONDS))
             row = (f"{who}:{os.getpid()}", now, json.dumps(state))  # several may label beside each other
             db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", row)
 
@@ -446,7 +447,7 @@ class LabelQueue:
 
     def _lives(self, word: Word) -> bool:
         """Whether that was said just now, and is not the last word."""
-        return self.clock() - word[0] <= SILENT_SECONDS and "ended" not in word[1]
+        return abs(self.clock() - word[0]) <= SILENT_SECONDS and "ended" not in word[1]
 
     def goes_on(self, who: Who) -> bool:
         """Whether a process of this kind was heard of just now, and has not said its last word."""

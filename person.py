@@ -31,8 +31,8 @@ PAST_KEYS = "L R E Enter change it  ·  P back  ·  G {}"
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the words about it
 # Asked of who presses that key once; any other one is a no.
 SURE = {
-    "start": "T again starts training with the labels there are, for good; an answer does not",
-    "escape": "Esc again ends your labelling; any other key goes on with it",
+    "start": "T again starts training with the labels there are, for good; Space does not",
+    "escape": "Esc again ends your labelling; Space goes on with it",
 }
 
 LINES = {
@@ -409,14 +409,16 @@ class Person:
 
     def close(self) -> None:
         """Gives back what is on lease and closes the screen; may be called twice."""
-        if self.lease is not None:
-            self.queue.release([self.lease.token])
-        if self.past:
-            self._keep_note()
-        self.lease, self.past = None, []
-        self.screen.close()
-        if self.presses is not None:
-            self.presses.close()
+        try:
+            if self.lease is not None:
+                self.queue.release([self.lease.token])
+            if self.past:
+                self._keep_note()
+        finally:  # also where the store takes nothing any more
+            self.lease, self.past = None, []
+            self.screen.close()
+            if self.presses is not None:
+                self.presses.close()
 
 
 def _ago(seconds: float) -> str:

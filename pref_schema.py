@@ -92,7 +92,7 @@ CREATE TABLE lease (
 );
 CREATE INDEX lease_comparison ON lease (comparison_id, labeller);
 CREATE INDEX lease_open ON lease (expires_at) WHERE closed_at IS NULL;
-CREATE TABLE alive (who TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL);  -- state: JSON
+CREATE TABLE alive (who TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL);  -- who: kind:pid, state: JSON
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 PRAGMA user_version = 2;
 """

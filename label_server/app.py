@@ -108,6 +108,9 @@ class LabelApp:
             beats.cancel()
             for timer in self._leaving.values():
                 timer.cancel()
+            self._seen.clear()
+            with contextlib.suppress(PrefDBError):
+                await self._say()
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close_queue)
             self._thread.shutdown()
             self.clips.close()
@@ -286,7 +289,7 @@ class LabelApp:
             raise Refused(403, "your link is for one name only")
         name, before = body["labeller"], request.state.session.labeller
         if name != before:
-            if name in self._present() or await self._in_queue(lambda queue: queue.is_present(name)):
+            if await self._in_queue(lambda queue: queue.is_present(name)) or name in self._present():
                 raise Refused(409, f"somebody labels as {name} now, who would be shown the same pairs; choose another")
             self._seen[name] = self._seen.pop(before, time.monotonic())  # which may be taken again
             await self._say()

@@ -113,7 +113,7 @@ class Sessions:
 
 
 class Attempts:
-    """Counts failed tries by address: after ten in a minute nobody there may try again for a while."""
+    """Counts failed tries by address: after ten in a minute no wrong token is looked at for a while."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._failures = clock, dict[str, deque[float]]()

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from label_queue import FEW_LABELS, SILENT_SECONDS, Counts, LabelQueue
+from label_queue import FEW_LABELS, SILENT_SECONDS, Counts, LabelQueue, Word
 
 MAX_POINTS = 200  # of a curve
 EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it
@@ -25,7 +25,7 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """The status line and the reason why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.heartbeats()
     goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
-    at, state = _newest_word(beats, now)
+    at, state = _newest_word(beats, run_goes_on=queue.goes_on("run"))
     silent = None if at is None else max(0.0, now - at)
     ended = str(state.get("ended", ""))
     episode = run_dir / EPISODE
@@ -51,11 +51,10 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     }
 
 
-def _newest_word(beats: dict[str, tuple[float, dict]], now: float) -> tuple[float | None, dict[str, Any]]:
+def _newest_word(beats: dict[str, Word], *, run_goes_on: bool) -> tuple[float | None, dict[str, Any]]:
     """What was told last, and when: by the run while it goes on, else by it or by who asks about what it has left."""
     run, label = (beats.get(who, (-math.inf, {})) for who in ("run", "label"))
-    goes_on = now - run[0] <= SILENT_SECONDS and "ended" not in run[1]
-    at, state = run if goes_on or run[0] >= label[0] else label
+    at, state = run if run_goes_on or run[0] >= label[0] else label
     return (at, state) if at > -math.inf else (None, {})
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations, repeat
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,14 @@ def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, mon
         def run_goes_on() -> bool:
             nonlocal looks
             looks += 1
-            assert db.n_answers() == 0, "while it goes on, the run asks"
+            if looks <= 3:
+                assert db.n_answers() == 0, "while it goes on, the run asks"
             if looks == 3:
                 db.add_segments([segment(2)])  # its last one
             return looks < 3
 
         label.label(db, SyntheticGatherer(db, SyntheticTeacher()), LabelConfig("run"), run_goes_on=run_goes_on)
-        assert looks == 3 and db.n_answers() == 3
+        assert looks >= 3 and db.n_answers() == 3
 
 
 def test_the_goal_of_a_run_that_has_ended_holds_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,21 +55,54 @@ def test_the_goal_of_a_run_that_has_ended_holds_no_more(tmp_path: Path, monkeypa
         queue = LabelQueue(db)
         queue.set_setting("goal", "1")
         queue.submit(all_pairs(2))
-        teacher, looks = teacher_of(db, "oracle"), iter((True, False))
-        label.label(db, teacher, LabelConfig("run"), run_goes_on=lambda: next(looks))
+        queue.set_setting("initial_labels", "500")
+        looks = chain((True, False), repeat(False))
+        label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: next(looks))
         assert db.n_labels() == 3, "each pair, though the run wanted one label"
-        queue.set_setting("goal", "3")  # of another who labels here
+        assert queue.setting("initial_labels") == "0"
+
+
+def test_the_goal_of_another_who_labels_ends_this_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is given pairs beyond it."""
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(seed) for seed in range(4)])) as db:
+        LabelQueue(db).set_setting("goal", "2")
         label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: False)
-        assert db.n_labels() == 3
+        assert db.n_labels() == 2
+
+
+def test_a_run_that_comes_back_asks_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(seed) for seed in range(12)])) as db:
+        gatherer, asked = teacher_of(db, "oracle"), list[int]()
+
+        def run_goes_on() -> bool:
+            asked.append(len(db.comparison_ids()))
+            return 10 <= len(asked) < 20
+
+        label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
+        assert asked[9] == asked[19] < db.n_labels() == 66, "the pairs are the run's to choose while it is there"
 
 
 def test_who_labels_beside_a_run_that_asks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(label, "SILENT_SECONDS", 0.0)
     with contextlib.closing(store(tmp_path, [small(0)])) as db:
-        gatherer, looks = Told(db, SyntheticTeacher()), iter((True, True, False))
-        label.label(db, gatherer, LabelConfig("run"), run_goes_on=lambda: next(looks))
-        assert "asks no people" in gatherer.said[0]
+        gatherer, looks = Told(db, SyntheticTeacher()), 0
+
+        def run_goes_on() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                assert "asks no people" in gatherer.said[0]
+                monkeypatch.setattr(label, "SILENT_SECONDS", 60.0)
+                LabelQueue(db).beat("run", {})
+            elif looks == 3:
+                assert "Waiting for the run to ask" in gatherer.said[0], "it has been heard of"
+            return looks < 4
+
+        label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
+        assert looks >= 4
 
 
 def test_beside_a_run_there_may_be_no_segments_yet(tmp_path: Path) -> None:

@@ -422,6 +422,30 @@ def test_of_several_that_label_one_that_goes_on_is_heard(queue: LabelQueue, path
     assert queue.goes_on("label") and not queue.is_present("me")
 
 
+@pytest.mark.parametrize("seconds", [3600, -3600])  # a clock may be put back
+def test_what_a_dead_process_said_is_forgotten(queue: LabelQueue, path: Path, clock: Clock, seconds: int) -> None:
+    with queue.db.transaction() as db:
+        db.execute("INSERT INTO alive VALUES ('run:1', ?, ?)", (clock.now, '{"labellers": ["me"]}'))
+    assert queue.goes_on("run") and queue.is_present("me")
+    clock.now += seconds
+    assert not queue.goes_on("run") and not queue.is_present("me")
+    queue.beat("run", {"status": "here"})
+    assert queue.heartbeats()["run"][1] == {"status": "here"}
+    assert len(queue.db.read("SELECT who FROM alive")) == 1
+
+
+def test_who_comes_back_to_a_pair_that_nobody_has_taken_keeps_it(queue: LabelQueue, clock: Clock) -> None:
+    queue.submit(pairs(1))
+    (lease,) = queue.claim("me")
+    clock.now += 300
+    queue.renew([lease.token])
+    assert queue.claim("Ann") == []
+    clock.now += 300
+    assert len(queue.claim("Ann")) == 1
+    queue.renew([lease.token])
+    assert queue.counts().leased == 1
+
+
 def test_answers_from_another_store_are_nobody_who_labels_here(queue: LabelQueue, clock: Clock, tmp_path: Path) -> None:
     with contextlib.closing(PrefDB.create(tmp_path / "other.db", ENV_ID, LENGTH)) as db:
         other = LabelQueue(db, clock)

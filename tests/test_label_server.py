@@ -409,7 +409,11 @@ def test_nobody_takes_a_name_by_which_somebody_is_there(server: Server) -> None:
     assert bob.post("/api/name", {"labeller": "Bea"})[0] == 200
     assert bob.post("/api/name", {"labeller": "Bob"})[0] == 200, "and back"
     with contextlib.closing(PrefDB.open(server.folder / "prefs.db")) as db:
-        assert LabelQueue(db).is_present("Bob"), "so that who labels at a terminal takes another"
+        queue = LabelQueue(db)
+        assert queue.is_present("Bob"), "so that who labels at a terminal takes another"
+        queue.beat("label", {"labellers": ["helper"]})
+        assert bob.post("/api/name", {"labeller": "helper"})[0] == 409, "they are at a terminal"
+        queue.beat("label", {"ended": "Labelling has ended here."})
 
 
 def test_a_name_is_asked_for_where_others_can_come_in(server: Server, tmp_path: Path) -> None:

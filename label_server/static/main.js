@@ -287,6 +287,7 @@ async function leave() {
   relabelling = null;
   pairs.away = true;
   const tokens = pairs.tokens();
+  for (const pair of pairs.list) pairs.remember(pair);
   pairs.list = [];
   show();
   toast("");
@@ -316,7 +317,8 @@ async function flag() {
   if (!pair) return;
   await askNote(pair);
   showMarks();
-  if (pair.flag && pair === shown) toast("Flagged: the note goes with your answer"); // else a break came between
+  if (pair !== shown) pairs.remember(pair); // a break came between
+  else if (pair.flag) toast("Flagged: the note goes with your answer");
 }
 
 async function startTraining() {
@@ -386,7 +388,7 @@ function listen() {
   $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
   $("scrub").addEventListener("pointerup", () => $("scrub").blur());
   $("speed").addEventListener("change", () => { setSpeed(Number($("speed").value)); $("speed").blur(); });
-  $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn }));
+  $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn, told: (name) => tabs.begins(name) }));
   $("invite").addEventListener("click", invite);
   swipes($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());

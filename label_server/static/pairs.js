@@ -14,6 +14,7 @@ export class Pairs {
     this.hooks = hooks;
     this.list = []; // {lease, clips: [left, right] or null, flag, note}
     this.away = false; // on a break: nothing is claimed
+    this.marks = new Map(); // comparison id -> flag and note of what was given back, for when it comes again
     setInterval(() => document.visibilityState === "visible" && this.renew(), RENEW_MS);
   }
 
@@ -82,12 +83,16 @@ export class Pairs {
       // The same pair again, whose lease was over while nobody looked: it is asked once.
       const same = ["comparison_id", "left", "right"].every((key) => lease[key] === this.list[0]?.lease[key]);
       if (same) this.list[0].lease = lease;
-      else this.list.push({ lease, clips: null, flag: false, note: "" });
+      else this.list.push({ lease, clips: null, flag: false, note: "", ...this.marks.get(lease.comparison_id) });
     }
     this.hooks.status(status);
     this.none = leases.length === 0; // for me, whatever the status says: others may be given some
     for (const pair of [...this.list]) await this.load(pair); // in order: the first is wanted first
     this.hooks.changed();
+  }
+
+  remember({ lease, flag, note }) {
+    this.marks.set(lease.comparison_id, { flag, note });
   }
 
   async load(pair) {

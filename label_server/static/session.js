@@ -33,8 +33,8 @@ export async function login(say) {
 }
 
 /** Takes another name; `flush` sends what waits in this browser under the one that there is, by which alone it may,
- *  `leave` gives its pairs back, and `goOn` takes pairs again. */
-export async function rename(me, { flush, leave, goOn }) {
+ *  `leave` gives its pairs back, `goOn` takes pairs again, and `told` tells the other tabs. */
+export async function rename(me, { flush, leave, goOn, told }) {
   const name = await askName(me.labeller);
   if (!name || name === me.labeller) return;
   if (!(await flush())) return alert("Not yet: answers of yours are still on their way. Try again when they have arrived.");
@@ -45,6 +45,7 @@ export async function rename(me, { flush, leave, goOn }) {
     goOn();
     return alert(error.message);
   }
+  told(name);
   store.set("nickname", name);
   location.reload();
 }

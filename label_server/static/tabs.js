@@ -17,13 +17,18 @@ export class Tabs {
       if (labeller === me.labeller) heard(news);
       else if (begun) renamed();
     };
-    this.tell({ begun: true });
+    this.begins(me.labeller);
     this.here();
     setInterval(() => this.here(), HERE_MS);
   }
 
   here() {
     store.set(this.key, String(Date.now()));
+  }
+
+  /** This browser goes by that name now. */
+  begins(labeller) {
+    this.tell({ labeller, begun: true });
   }
 
   tell(message) {
