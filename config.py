@@ -34,6 +34,9 @@ INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page
 FIXED = (
     *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
     *("clip_steps", "load_prefs_dir"),
+    # And what it began with.
+    *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
+    *("explore_million_timesteps", "n_initial_rounds"),
 )
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 MOST_SEEDS = 2**62  # PyTorch takes 64 bits, and environments have seeds some way beyond the run's
@@ -157,7 +160,13 @@ def parse(arguments: list[str]) -> RunConfig:
     config = _named_in_full(_cli(arguments, defaults))
     validate(config)
     if first.resume:
+        folder = Path(first.resume).resolve()
+        moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent
+        if moves or ("run_name" in named and first.run_name != folder.name):
+            raise UserError("a run that is resumed stays where it is; leave out --run_name and --log_dir.")
         _check_resumed(settings(defaults.as_dict()), settings(config.as_dict()))
+        if (defaults.prefs, defaults.policy) != (config.prefs, config.policy):
+            _validate_ensemble(config)
     return config
 
 
@@ -196,7 +205,9 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
-    if info.kind == "vector" and "max_prefs" in named:
+    if first.mode == "gather_initial_prefs" and "max_prefs" in named:
+        tuned["n_initial_prefs"] = first.prefs.max_prefs  # there are no others
+    elif info.kind == "vector" and "max_prefs" in named:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
@@ -281,15 +292,13 @@ def validate(config: RunConfig) -> None:
         "max_segs": (prefs.max_segs, 2),
         "clip_steps": (prefs.clip_steps, 1),
         "query_candidates": (prefs.query_candidates, 1),
-        "seed": (config.seed, 0),
         "teacher_end_penalty": (prefs.teacher_end_penalty, 0),
         "teacher_equal": (0.0 if prefs.teacher_equal is None else prefs.teacher_equal, 0),
     }
     for name, (value, least) in at_least.items():
         if not least <= value < float("inf"):
             raise UserError(f"--{name} must be {least} or more{' and finite' * (value > least)}, not {value}.")
-    if config.seed >= MOST_SEEDS:
-        raise UserError(f"--seed must be below 2^62, not {config.seed}.")
+    check_seed(config.seed)
     if prefs.teacher_end_penalty and ":" in prefs.teacher:
         raise UserError(
             "--teacher_end_penalty must be left out with a function as --teacher, since it changes the true reward, "
@@ -302,9 +311,10 @@ def validate(config: RunConfig) -> None:
             f"the learning rate would be 0 from {policy.lr_zero_million_timesteps:g} million steps on; give "
             f"--lr_zero_million_timesteps {policy.million_timesteps:g} or more, or 0 to keep it constant."
         )
-    if not 0 <= policy.eval_interval_million_timesteps < float("inf"):
+    interval = policy.eval_interval_million_timesteps
+    if interval and not 1 <= interval * 1e6 < float("inf"):
         raise UserError(
-            "--eval_interval_million_timesteps must be a number above 0, or 0 for no evaluations, not "
+            "--eval_interval_million_timesteps must be 0.000001, one step, or more, or 0 for no evaluations, not "
             f"{policy.eval_interval_million_timesteps}."
         )
     shares = {
@@ -320,7 +330,8 @@ def validate(config: RunConfig) -> None:
     for name, share in (("dropout", predictor.dropout), ("label_error_rate", predictor.label_error_rate)):
         if not 0 <= share < 1:
             raise UserError(f"--{name} must be at least 0 and below 1, not {share}.")
-    _validate_ensemble(config)
+    if not config.resume:
+        _validate_ensemble(config)
     if predictor.l2 != "adaptive" and not 0 <= predictor.l2 < float("inf"):
         raise UserError(f"--l2 must be 'adaptive' or a number of 0 or more, not {predictor.l2}.")
     if isinstance(prefs.wait_for_labels, float) and not 0 <= prefs.wait_for_labels <= 1:
@@ -361,9 +372,15 @@ def validate(config: RunConfig) -> None:
     _validate_stages(config)
 
 
+def check_seed(seed: int) -> None:
+    """Raises UserError unless generators of random numbers and environments take it."""
+    if not 0 <= seed < MOST_SEEDS:
+        raise UserError(f"--seed must be 0 or more, and below 2^62, not {seed}.")
+
+
 def _validate_ensemble(config: RunConfig) -> None:
     """What asks for disagreement, which one network alone has none of."""
-    if config.predictor.ensemble_size > 1 or config.resume:
+    if config.predictor.ensemble_size > 1:
         return
     if config.prefs.query_selection == "disagreement" and config.prefs.gather_prefs and config.uses_preferences:
         raise UserError("--query_selection disagreement needs an ensemble; give --ensemble_size 3, or random.")
@@ -402,6 +419,8 @@ def _validate_stages(config: RunConfig) -> None:
                 f"--n_initial_rounds {prefs.n_initial_rounds} must not exceed the labels that training starts with, "
                 f"which are {prefs.labels_to_start()}."
             )
+    if config.mode == "gather_initial_prefs" and prefs.gather_prefs and prefs.n_initial_prefs < 1:
+        raise UserError("--n_initial_prefs must be 1 or more; --no_gather_prefs gathers segments without labels.")
     if config.mode == "train_policy_with_preferences":
         if not prefs.gather_prefs and not (loads_labels or predictor.load_reward_predictor_ckpt_dir):
             raise UserError(

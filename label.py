@@ -12,6 +12,7 @@ import numpy as np
 import tyro
 
 from channels import Channels, drain
+from config import check_seed
 from envs import task_of
 from gatherers import Drawing, PreferenceGatherer, TeacherGatherer, gatherer_for
 from label_queue import LABELLER, MAX_NICKNAME, SILENT_SECONDS, LabelQueue, Who, check_labeller
@@ -118,6 +119,7 @@ def label_command(arguments: list[str]) -> None:
     labeller = config.labeller or usual
     check_labeller(labeller)
     config.page.check()
+    check_seed(config.seed)
     if config.max_prefs is not None and config.max_prefs < 1:
         raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
     db = PrefDB.open(path)

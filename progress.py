@@ -64,6 +64,8 @@ class Progress:
         self._file = path.open("a+", newline="")
         self._file.seek(0)
         rows = list(csv.DictReader(self._file))
+        for row in rows:
+            self._take_return_before(row["episode_return"], row["steps"])
         # A resumed run goes on from the time that it had taken so far.
         self._seconds_before = max((float(row["seconds"] or 0) for row in rows), default=0.0)
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
@@ -84,8 +86,7 @@ class Progress:
         self.labels = labels
         a2c = self.values["a2c"]
         if source == "a2c":
-            if not a2c["training"] or math.isnan(self.return_before):
-                self.return_before = a2c["episode_return"]
+            self._take_return_before(a2c["episode_return"], a2c["steps"])
             row = {
                 **self.values["reward predictor"],
                 **a2c,
@@ -95,6 +96,12 @@ class Progress:
             }
             self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
             self._file.flush()
+
+    def _take_return_before(self, episode_return: float | str, steps: float | str) -> None:
+        """The newest return of before the training is what it began with, or else the first one that there is."""
+        value = float(episode_return or math.nan)
+        if math.isnan(self.return_before) or (not float(steps or 0) and not math.isnan(value)):
+            self.return_before = value
 
     def _update_evaluation(self, values: dict[str, float], labels: int) -> None:
         """The first report of an evaluation says that it begins, the second what came out: a row for each policy.
@@ -268,7 +275,7 @@ def draw_curves(folder: Path) -> None:
 
 def is_terminal() -> bool:
     """Whether a line can be redrawn in place."""
-    return sys.stdout.isatty()
+    return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
 def _both_means(evaluation: dict[str, float]) -> str:

@@ -42,6 +42,7 @@ import gymnasium
 import numpy as np
 import tyro
 
+import checkpoint
 import exchange
 import experiments
 import label
@@ -73,7 +74,7 @@ log = logging.getLogger("run")
 
 ENOUGH_CORES = 6  # from here on the policy and the trainer have cores of their own
 N_WATCHED = 2  # environments whose colour frames are kept for people
-USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
+USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
 
 
 class EncodedFrames(Sequence[np.ndarray]):
@@ -443,7 +444,8 @@ def check_inputs(config: RunConfig) -> None:
             f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
         )
     store = config.run_path() / "prefs.db"
-    if config.resume and config.uses_preferences and not gathers(config) and store.exists():
+    learned = checkpoint.list_checkpoints(config.run_path() / "reward_predictor")
+    if config.resume and config.uses_preferences and not gathers(config) and store.exists() and not learned:
         with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
             n_labels = db.n_labels()
         if n_labels < 2 and config.mode != "gather_initial_prefs":
@@ -572,6 +574,9 @@ def main(arguments: list[str]) -> int:
         else:
             return train(parse(arguments))
         return 0
+    except BrokenPipeError:  # who read what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
     except USER_ERRORS as error:
         if debug:
             traceback.print_exc()

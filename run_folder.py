@@ -50,11 +50,11 @@ class RunFolder:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
-        except FileExistsError:
-            raise UserError(
-                f"{path} already exists; go on with it by --resume {path}, or choose another --run_name."
-            ) from None
         except OSError as error:
+            if path.exists():
+                raise UserError(
+                    f"{path} already exists; go on with it by --resume {path}, or choose another --run_name."
+                ) from None
             raise UserError(f"cannot make {path} ({error.strerror}); choose another --log_dir.") from error
         record = {
             "config": config,

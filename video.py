@@ -140,7 +140,7 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
 
     first = next(frames)
     height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(f"file:{path}", "w", format="mp4") as container:  # or a colon in the name would end a protocol's
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.options = {"crf": "18"}

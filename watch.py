@@ -17,6 +17,7 @@ import tyro
 import checkpoint
 from a2c import demonstrations
 from a2c.model import Policy
+from config import check_seed
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import AnswerRow, Choice, PrefDB, store_path
 from processes import UserError
@@ -71,8 +72,7 @@ def watch_command(arguments: list[str]) -> None:
     config = tyro.cli(WatchConfig, prog="run.py watch", args=arguments, use_underscores=True)
     if config.episodes < 1:
         raise UserError(f"--episodes must be 1 or more, not {config.episodes}.")
-    if config.seed < 0:
-        raise UserError(f"--seed must be 0 or more, not {config.seed}.")
+    check_seed(config.seed)
     if config.record_demonstrations and config.output:
         raise UserError("--record_demonstrations shows nothing, so there is no video for --output; leave one out.")
     if config.record_demonstrations and config.beside:
@@ -194,7 +194,8 @@ class Agent:
             CheckpointError: there is no policy, or one that cannot be used.
         """
         path = checkpoint.find(place, "policy")
-        folder = path.parent.parent if path.parent.name == "policy" else path.parent
+        whole = path if path.parent.name == "policy" else path.resolve()  # for this may be the policy's folder
+        folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
         state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
         info = env_info(state["env_id"])
         policy = Policy(info, state["network"])

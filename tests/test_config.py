@@ -454,13 +454,36 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
     assert (policy.million_timesteps, policy.lr, policy.lr_zero_million_timesteps) == (2, 0.25, 2), "of 0.1"
 
 
-@pytest.mark.parametrize("flags", [("--policy_network", "nature"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(("--policy_network", "nature"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")),
+        *(("--demonstrations", "a.npz"), ("--explore_million_timesteps", "1"), ("--init_noise_std", "1")),
+    ],
+)
 def test_what_a_run_folder_holds_does_not_change_when_it_is_resumed(tmp_path: Path, flags: tuple[str, str]) -> None:
     path = make_run(tmp_path)
     before = read_config(path)
     with pytest.raises(UserError, match=f"^{flags[0]} is .* for good .*; leave it out, or start a new run.$"):
         parse(["--resume", str(path), *flags])
     assert read_config(path) == before
+
+
+def test_a_resumed_run_stays_where_it_is_and_asks_no_single_network_where_it_disagrees(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    for flag in ("--run_name", "--log_dir"):
+        with pytest.raises(UserError, match="stays where it is"):
+            parse(["--resume", str(path), flag, "other"])
+    for flags in (("--query_selection", "disagreement"), ("--disagreement_bonus", "1")):
+        with pytest.raises(UserError, match="needs an ensemble"):
+            parse(["--resume", str(path), *flags])
+
+
+def test_labels_to_gather_are_as_many_as_are_named() -> None:
+    for env_id in (DOT, CARTPOLE):
+        assert parse(["gather_initial_prefs", env_id, "--max_prefs", "40"]).prefs.n_initial_prefs == 40
+    with pytest.raises(UserError, match="n_initial_prefs must be 1 or more"):
+        parse(["gather_initial_prefs", DOT, "--n_initial_prefs", "0"])
 
 
 def test_an_ensemble_that_is_asked_for_is_asked_where_it_disagrees() -> None:
@@ -500,6 +523,8 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
     before = (path / "config.json").read_bytes()
     with pytest.raises(UserError, match="already exists"):
         make_run(tmp_path, "--seed", "3")
+    with pytest.raises(UserError, match="cannot make"):
+        RunFolder.create(path / "config.json" / "run", {})
     assert (path / "config.json").read_bytes() == before
     folder = RunFolder.resume(path, read_config(path))
     try:

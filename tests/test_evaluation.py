@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +29,7 @@ from config import parse
 from envs import env_info as find_env
 from envs import make_vec_env
 from progress import Progress, draw_curves, summary
-from tests.test_run import DOT, PONG, TINY, answers, run, started, wait_for
+from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, started, wait_for
 from tests.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
 
 CARTPOLE = "CartPole-v1"
@@ -369,6 +373,26 @@ def test_a_pretrained_predictor_is_not_said_to_be_pretrained_still(tmp_path: Pat
         shown.update(Report("reward predictor", values), labels=5)
         assert said in shown.line()
     shown.close()
+
+
+def test_a_resumed_run_says_what_it_began_with(tmp_path: Path) -> None:
+    a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "dropped_segments": 0}
+    for start, episode_return in ((0, 5.0), (50, 7.0)):
+        shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+        for steps, value in ((start, math.nan), (start, episode_return), (start + 50, 9.0)):
+            values = {**a2c, "steps": steps, "training": float(steps > start), "episode_return": value}
+            shown.update(Report("a2c", values), labels=0)
+        assert "5.0 before, 9.0 after" in summary(shown, solved_at=None, uses_preferences=False)
+        shown.close()
+
+
+def test_no_line_is_redrawn_where_the_terminal_cannot(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    for terminal, live in (("dumb", "False"), ("xterm", "True")):
+        script = "import progress; print(progress.is_terminal())"
+        environment = {**os.environ, "TERM": terminal}
+        subprocess.run([sys.executable, "-c", script], stdout=slave, env=environment, cwd=ROOT, check=True)
+        assert os.read(master, 100).decode().strip() == live
 
 
 def test_what_the_main_process_makes_of_the_reports(tmp_path: Path) -> None:

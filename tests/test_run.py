@@ -173,6 +173,10 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     # With no number of labels given nobody is asked, so no display is needed either.
     run(tmp_path, *train, *predictor, "--million_timesteps", "0.001", "--eval_episodes", "2", "--run_name", "frozen")
     assert answers(tmp_path / "frozen") == [] and policy_steps(tmp_path / "frozen") >= 1000
+    run(
+        tmp_path, "--resume", str(tmp_path / "frozen"), "--million_timesteps", "0.002"
+    )  # it has no labels to learn from
+    assert policy_steps(tmp_path / "frozen") >= 2000
 
     train = (*train, *TINY)
 

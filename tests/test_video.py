@@ -81,6 +81,11 @@ def test_mp4_can_be_read_back(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["episode.mp4"]
 
 
+def test_a_colon_in_a_name_is_no_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert video.write_video(Path("at-12:30.mp4"), iter(film()), 15).stat().st_size
+
+
 @pytest.mark.parametrize(("fps", "n_frames"), [(15, 12), (60, 6)])
 def test_gif_can_be_read_back_and_keeps_its_speed(tmp_path: Path, fps: int, n_frames: int) -> None:
     path = video.write_video(tmp_path / "episode.gif", film(), fps)

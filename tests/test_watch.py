@@ -125,7 +125,9 @@ def test_two_agents_play_side_by_side_from_the_same_starts(
     assert min(dots) > 20
 
 
-def test_the_agent_is_the_one_that_was_saved(dot: Path) -> None:
+def test_the_agent_is_the_one_that_was_saved(dot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(dot / "policy")
+    assert watch.Agent.load(Path()).predictor is not None, "also from inside"
     agent = watch.Agent.load(dot)
     saved = {part: checkpoint.read(checkpoint.find(dot, part))["weights"] for part in ("policy", "reward_predictor")}
     assert agent.predictor is not None and agent.folder == dot
@@ -193,7 +195,8 @@ def test_what_cannot_be_watched_is_said_in_a_sentence(
         (["--output", "film.avi"], "--output film.avi is no video name; end it in .mp4 or .gif."),
         (["--output", "nowhere/film.gif"], "is in a folder that does not exist; make nowhere first."),
         (["--episodes", "0"], "--episodes must be 1 or more, not 0."),
-        (["--seed", "-1"], "--seed must be 0 or more, not -1."),
+        (["--seed", "-1"], "--seed must be 0 or more, and below 2^62, not -1."),
+        (["--seed", str(2**62)], "--seed must be 0 or more, and below 2^62, not"),
         (["--record_demonstrations", "a.npz", "--beside", "runs/b"], "is of one agent; leave out --beside."),
     ],
 )
