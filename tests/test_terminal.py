@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -503,7 +504,7 @@ def test_beside_a_window_the_terminal_is_left_to_the_shell_while_that_has_it(fol
             type_line("\x1a", "Stopped", "ready> ")
 
         shell.wait_for("ready> ")
-        command = f"{sys.executable} {folder / 'labelling.py'} {folder / 'prefs.db'} 0 window"
+        command = shlex.join([sys.executable, str(folder / "labelling.py"), str(folder / "prefs.db"), "0", "window"])
         type_line(f"{command} &", "after 0 answers: which clip is better?")
         answer_in_front(1, "l")
         answer_in_front(2, "r")
