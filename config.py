@@ -164,8 +164,9 @@ def parse(arguments: list[str]) -> RunConfig:
         moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent
         if moves or ("run_name" in named and first.run_name != folder.name):
             raise UserError("a run that is resumed stays where it is; leave out --run_name and --log_dir.")
-        _check_resumed(settings(defaults.as_dict()), settings(config.as_dict()))
-        if (defaults.prefs, defaults.policy) != (config.prefs, config.policy):
+        before, now = settings(defaults.as_dict()), settings(config.as_dict())
+        _check_resumed(before, now)
+        if any(now[name] != before[name] for name in ("query_selection", "disagreement_bonus")):
             _validate_ensemble(config)
     return config
 

@@ -256,12 +256,12 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
                 pairs, run_says = None, queue.heartbeats().get("run", (0.0, {}))[1]
                 if queue.goes_on("run"):
                     silent_at = time.monotonic() + SILENT_SECONDS
-            else:
-                if before is not False:
-                    pairs, run_says = StoredPairs(db, config.seed), {}
+            elif before is not False:
+                pairs, run_says = StoredPairs(db, config.seed), {}
                 if before:  # what the run wanted holds nobody any more
                     queue.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
-                goal = goal or int(float(queue.setting("goal") or 0)) or None  # or that of another who labels here
+            if not goes_on:
+                goal = goal or queue.number("goal") or None  # or that of another who labels here
         n_open = len(gatherer.pending) + len(drawing.open)
         n = gatherer.ahead - n_open
         if goal is not None:

@@ -459,6 +459,10 @@ class LabelQueue:
         rows = self.db.read("SELECT value FROM setting WHERE key = ?", (key,))
         return rows[0][0] if rows else None
 
+    def number(self, key: str) -> int:
+        """A setting that counts labels; 0 if it was never set."""
+        return int(float(self.setting(key) or 0))
+
     def give_settings(self, settings: Mapping[str, str], *, keep: bool) -> None:
         """Sets values for all processes; with `keep`, those alone that were never set."""
         for key, value in settings.items():
@@ -492,7 +496,7 @@ class LabelQueue:
 
     def _enough(self, db: sqlite3.Connection) -> bool:
         """Whether the goal is reached with the pairs that are before somebody."""
-        goal = int(float(self.setting("goal") or 0))
+        goal = self.number("goal")
         (open_leases,) = db.execute("SELECT count(*) FROM lease WHERE closed_at IS NULL").fetchone()
         return 0 < goal <= self.db.n_labels() + open_leases
 

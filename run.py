@@ -444,11 +444,11 @@ def check_inputs(config: RunConfig) -> None:
             f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
         )
     store = config.run_path() / "prefs.db"
-    learned = checkpoint.list_checkpoints(config.run_path() / "reward_predictor")
-    if config.resume and config.uses_preferences and not gathers(config) and store.exists() and not learned:
+    if config.resume and config.uses_preferences and not gathers(config) and store.exists():
         with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
             n_labels = db.n_labels()
-        if n_labels < 2 and config.mode != "gather_initial_prefs":
+        has_learned = bool(checkpoint.list_checkpoints(config.run_path() / "reward_predictor"))
+        if n_labels < 2 and not has_learned and config.mode != "gather_initial_prefs":
             raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)

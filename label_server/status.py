@@ -24,7 +24,7 @@ CURVES = {
 def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """The status line and the reason why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.heartbeats()
-    goal, initial = (int(float(queue.setting(key) or 0)) for key in ("goal", "initial_labels"))
+    goal, initial = queue.number("goal"), queue.number("initial_labels")
     at, state = _newest_word(beats, run_goes_on=queue.goes_on("run"))
     silent = None if at is None else max(0.0, now - at)
     ended = str(state.get("ended", ""))

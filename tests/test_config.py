@@ -477,6 +477,10 @@ def test_a_resumed_run_stays_where_it_is_and_asks_no_single_network_where_it_dis
     for flags in (("--query_selection", "disagreement"), ("--disagreement_bonus", "1")):
         with pytest.raises(UserError, match="needs an ensemble"):
             parse(["--resume", str(path), *flags])
+    record = json.loads((path / "config.json").read_text())
+    record["config"]["prefs"]["query_selection"] = "disagreement"  # as an older version took it
+    (path / "config.json").write_text(json.dumps(record))
+    assert parse(["--resume", str(path), "--million_timesteps", "2"]).prefs.query_selection == "disagreement"
 
 
 def test_labels_to_gather_are_as_many_as_are_named() -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, combinations, repeat
 from pathlib import Path
@@ -84,34 +84,6 @@ def test_a_run_that_comes_back_asks_itself_again(tmp_path: Path, monkeypatch: py
         assert asked[9] == asked[19] < db.n_labels() == 66, "the pairs are the run's to choose while it is there"
 
 
-def test_who_labels_beside_a_run_that_asks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(label, "SILENT_SECONDS", 0.0)
-    with contextlib.closing(store(tmp_path, [small(0)])) as db:
-        gatherer, looks = Told(db, SyntheticTeacher()), 0
-
-        def run_goes_on() -> bool:
-            nonlocal looks
-            looks += 1
-            if looks == 2:
-                assert "asks no people" in gatherer.said[0]
-                monkeypatch.setattr(label, "SILENT_SECONDS", 60.0)
-                LabelQueue(db).beat("run", {})
-            elif looks == 3:
-                assert "Waiting for the run to ask" in gatherer.said[0], "it has been heard of"
-            return looks < 4
-
-        label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
-        assert looks >= 4
-
-
-def test_beside_a_run_there_may_be_no_segments_yet(tmp_path: Path) -> None:
-    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, STEPS)) as db:
-        label.check_segments(db, None, beside=True)
-        with pytest.raises(UserError, match="holds 0 segments"):
-            label.check_segments(db, None, beside=False)
-
-
 class Told(SyntheticGatherer):
     """Keeps what it is told, and never answers."""
 
@@ -121,24 +93,56 @@ class Told(SyntheticGatherer):
         self.said = status, state
 
 
+def label_beside(db: PrefDB, *looks: Callable[[str, dict[str, Any]], None]) -> None:
+    """Labels beside a run that goes on for so many looks at it, each of which is given what was told last."""
+    gatherer, left = Told(db, SyntheticTeacher()), iter(looks)
+
+    def run_goes_on() -> bool:
+        look = next(left, None)
+        if look is not None:
+            look(*gatherer.said)
+        return look is not None
+
+    label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
+    assert next(left, None) is None
+
+
+def test_who_labels_beside_a_run_that_asks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(label, "SILENT_SECONDS", 0.0)
+    with contextlib.closing(store(tmp_path, [small(0)])) as db:
+
+        def hears_nothing(words: str, _: dict[str, Any]) -> None:
+            assert "asks no people" in words
+            monkeypatch.setattr(label, "SILENT_SECONDS", 60.0)
+            LabelQueue(db).beat("run", {})
+
+        def hears(words: str, _: dict[str, Any]) -> None:
+            assert "Waiting for the run to ask" in words, "it has been heard of"
+
+        label_beside(db, lambda *_: None, hears_nothing, hears)
+
+
 def test_who_helps_a_run_is_told_what_the_run_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
     with contextlib.closing(store(tmp_path, [small(0)])) as db:
-        gatherer, looks = Told(db, SyntheticTeacher()), 0
 
-        def run_goes_on() -> bool:
-            nonlocal looks
-            looks += 1
-            if looks == 1:
-                numbers = {"labels": 30, "goal": 5500, "initial_labels": 500, "clips": 1}
-                LabelQueue(db).beat("run", {"status": "Waiting for clips from the agent (1 of 2)", **numbers})
-            elif looks == 2:
-                words, numbers = gatherer.said
-                assert words == "Waiting for clips from the agent (1 of 2)"
-                assert numbers == {"labels": 30, "goal": 5500, "initial_labels": 500}, "so that it may be started"
-            return looks < 3
+        def run_tells(*_: object) -> None:
+            numbers = {"labels": 30, "goal": 5500, "initial_labels": 500, "clips": 1}
+            LabelQueue(db).beat("run", {"status": "Waiting for clips from the agent (1 of 2)", **numbers})
 
-        label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)
+        def is_told(words: str, numbers: dict[str, Any]) -> None:
+            assert words == "Waiting for clips from the agent (1 of 2)"
+            assert numbers == {"labels": 30, "goal": 5500, "initial_labels": 500}, "so that it may be started"
+
+        label_beside(db, run_tells, is_told)
+
+
+def test_beside_a_run_there_may_be_no_segments_yet(tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, STEPS)) as db:
+        label.check_segments(db, None, beside=True)
+        with pytest.raises(UserError, match="holds 0 segments"):
+            label.check_segments(db, None, beside=False)
 
 
 def test_two_who_do_not_say_who_they_are_are_not_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
