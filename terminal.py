@@ -186,10 +186,25 @@ class Keys:
         return None
 
 
+def opened_again(fd: int) -> int:
+    """A descriptor of the same terminal from which reading never waits.
+
+    A shell may get the terminal back between a look whether something was pressed and the reading of it. `fd` itself
+    is the shell's, too, which wants its own to wait.
+    """
+    try:
+        return os.open(os.ttyname(fd), os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:  # it has no name here, or belongs to another user
+        return os.dup(fd)
+
+
 def read_keys(fd: int, keys: Keys) -> None:
     """Feeds what has been pressed at the terminal, without waiting; its end counts as Ctrl-D."""
     while select.select([fd], [], [], 0)[0]:
-        data = os.read(fd, 1024)
+        try:
+            data = os.read(fd, 1024)
+        except BlockingIOError:
+            return
         keys.feed(data or b"\x04")
         if not data:
             return
@@ -213,6 +228,7 @@ class TerminalKeys:
             playback: the window's.
         """
         self._in = sys.stdin.fileno() if fd is None else fd
+        self._source = opened_again(self._in)
         self._keys, self._kept, self._closed = Keys(playback), deque[str](), False
         self._guarded_until = 0.0
         self._before: list[Any] | None = None  # how the terminal was when it was taken
@@ -221,14 +237,14 @@ class TerminalKeys:
 
     def _read(self) -> None:
         """Reads what was pressed, unless another program has the terminal now, as the shell that we were left in."""
-        if not in_foreground(self._in):
+        if self._closed or not in_foreground(self._in):
             return
         with contextlib.suppress(termios.error):  # the terminal is gone
             mode = termios.tcgetattr(self._in)
             if mode[3] & termios.ICANON:  # it comes from the shell, perhaps once more
                 self._before = mode
                 tty.setcbreak(self._in)
-        read_keys(self._in, self._keys)
+        read_keys(self._source, self._keys)
 
     def new_pair(self) -> None:
         """Answers pressed before or within 0.25 s are ignored."""
@@ -254,6 +270,7 @@ class TerminalKeys:
             return
         self._closed = True
         atexit.unregister(self.close)
+        os.close(self._source)
         if self._before is not None and in_foreground(self._in):
             with contextlib.suppress(OSError, termios.error):  # the terminal is gone
                 termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)
@@ -266,6 +283,7 @@ class TerminalScreen:
         """Takes the terminal that stdin and stdout are."""
         self.playback = Playback()
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
+        self._source = opened_again(self._in)
         self._true_colour = true_colour()
         self._keys, self._kept, self._closed = Keys(self.playback), deque[str](), False
         self._pairs = 0
@@ -296,7 +314,7 @@ class TerminalScreen:
         self._scaled.clear()
         self._pairs += 1
         self.playback.start(max(len(left), len(right)), fps)
-        read_keys(self._in, self._keys)
+        read_keys(self._source, self._keys)
         self._kept += [action for action in iter(self._keys.next, None) if action in ALWAYS]
         self._guarded_until = time.monotonic() + GUARD_SECONDS
 
@@ -310,7 +328,7 @@ class TerminalScreen:
         """Draws what is due; returns a press as `viewer.ClipWindow.tick` does; never waits."""
         if self._closed:
             return []
-        read_keys(self._in, self._keys)
+        read_keys(self._source, self._keys)
         action = self._next()
         if action in ANSWERS:
             self._answered, self._answered_until = action, time.monotonic() + SAID_SECONDS
@@ -468,6 +486,7 @@ class TerminalScreen:
             return
         self._closed = True
         atexit.unregister(self.close)
+        os.close(self._source)
         sys.stdout, sys.stderr = self._streams
         try:
             termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)

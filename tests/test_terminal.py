@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -483,6 +484,34 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
     assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)
+
+
+def test_beside_a_window_the_terminal_is_left_to_the_shell_while_that_has_it(folder: Path) -> None:
+    (folder / "labelling.py").write_text(LABELLING)
+    surroundings = {"PYTHONPATH": str(ROOT), "PS1": "ready> ", "TERM": "dumb"}
+    with terminal(folder, columns=200, command=("bash", "--norc", "--noprofile", "-i"), **surroundings) as shell:
+
+        def type_line(line: str, *expected: str) -> None:
+            shell.press(f"{line}\r")
+            for words in expected:
+                shell.wait_for(words)
+
+        def answer_in_front(n: int, key: str) -> None:
+            type_line("fg", "prefs.db 0 window")  # which the shell says before it steps back
+            shell.read_until(lambda: not termios.tcgetattr(shell.slave)[3] & termios.ICANON)
+            shell.press(key)
+            shell.wait_for(f"after {n} answers: which clip is better?")
+            type_line("\x1a", "Stopped", "ready> ")
+
+        shell.wait_for("ready> ")
+        command = shlex.join([sys.executable, str(folder / "labelling.py"), str(folder / "prefs.db"), "0", "window"])
+        type_line(f"{command} &", "after 0 answers: which clip is better?")
+        answer_in_front(1, "l")
+        answer_in_front(2, "r")
+        type_line("bg; kill -INT %1", "printed at the end")
+        type_line("wait; exit", "exit")
+        assert shell.ended() == 0, "no job was stopped"
+    assert len(shell.answers()) == 2
 
 
 def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None:
