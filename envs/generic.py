@@ -48,7 +48,8 @@ class FrameInInfo(gymnasium.Wrapper):
 
 def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
     """One environment as a worker runs it; continuous actions are clipped to their bounds."""
-    env = gymnasium.make(spec, render_mode="rgb_array" if watched else None, disable_env_checker=True)
+    options: dict[str, Any] = {"render_mode": "rgb_array"} if watched else {}  # environments need not know of it
+    env = gymnasium.make(spec, **options, disable_env_checker=True)
     if info.action_dim is not None:
         env = gymnasium.wrappers.ClipAction(env)
     env = PixelPreprocessing(env, info) if info.kind == "pixels" else FloatVector(env)

@@ -56,6 +56,18 @@ class BadSpacesEnv(gymnasium.Env):
     action_space = gymnasium.spaces.MultiBinary(4)
 
 
+class BareEnv(gymnasium.Env):
+    """Is made without any arguments."""
+
+    observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
+
+    def __init__(self) -> None:
+        pass
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        return np.ones(3, np.float32), {}
+
+
 @pytest.fixture
 def picture_id() -> Iterator[str]:
     gymnasium.register("Picture-v0", entry_point="tests.test_envs:PictureEnv", max_episode_steps=50)
@@ -388,6 +400,14 @@ def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_i
             assert not info_dict
         with pytest.raises(ZeroDivisionError, match="a fault inside the environment"):
             env.step(np.array([0, 1, 0]))
+
+
+def test_an_environment_that_cannot_be_drawn_is_used_where_nobody_watches() -> None:
+    gymnasium.register("Bare-v0", entry_point="tests.test_envs:BareEnv")
+    with closing(make_vec_env("Bare-v0", 2, seed=0)) as env:
+        np.testing.assert_array_equal(env.reset()[0], np.ones((2, 3)))
+    with pytest.raises(EnvError, match="Bare-v0 cannot draw frames for people to watch"):
+        make_vec_env("Bare-v0", 2, seed=0, n_watched=1)
 
 
 def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
