@@ -13,7 +13,7 @@ import numpy as np
 from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
 from channels import Episode
-from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
+from envs import EnvError, EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import Segment, encode_view
 from segment_cutter import SegmentCutter
 
@@ -229,13 +229,18 @@ class Runner:
         self._resetting = np.zeros(n_envs, np.bool_)
 
     def collect(self) -> tuple[Rollout, list[Episode]]:
-        """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed."""
+        """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed.
+
+        Raises EnvError for observations of which the networks would learn to tell nothing but NaN.
+        """
         r = self.rollout
         with self.crew.one_thread_each():
             r.noise[:] = self.policy.noise(*r.rewards.shape)
             self.crew.order("act")
             views = self.actor.act(watch=self.watch or self.record)
         self.crew.results()
+        if self.info.kind == "vector" and not np.isfinite(r.observations).all():
+            raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: mend the environment.")
         done = r.terminated | r.truncated
         r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards

@@ -29,7 +29,7 @@ from a2c.runner import Rollout, Runner
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from channels import Channels, Report, offer
-from envs import EnvInfo, env_info, make_vec_env
+from envs import EnvError, EnvInfo, env_info, make_vec_env
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
@@ -193,6 +193,8 @@ class PolicyWorker:
         self._observe(rollout, "pixels")
         observations = self._observations(rollout)
         rewards, in_own_measure = rollout.rewards, None
+        if self.rewarder is None and not np.isfinite(rewards).all():
+            raise EnvError(f"a reward of {self.info.env_id} is NaN or infinity: mend the environment.")
         if self.rewarder is not None and training:
             with self.runner.stopwatch.part("reward predictor"):
                 actions = networks.to_device(self.info.carried_out(rollout.flat_actions()), self.policy.device)

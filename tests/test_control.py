@@ -5,28 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from a2c.worker import PolicyWorker
 from channels import Channels, WeightsBoard
 from config import parse
+from envs import EnvError
 from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
 
 PENDULUM = "InvertedPendulum-v1"
 
 
 def worker(
-    folder: Path, million_timesteps: float, *flags: str, resume: bool = False, rewarder: PredictorCopy | None = None
+    folder: Path,
+    million_timesteps: float,
+    *flags: str,
+    resume: bool = False,
+    rewarder: PredictorCopy | None = None,
+    env_id: str = PENDULUM,
 ) -> PolicyWorker:
-    words = ["train_policy_with_original_rewards", PENDULUM, "--million_timesteps", str(million_timesteps), *flags]
+    words = ["train_policy_with_original_rewards", env_id, "--million_timesteps", str(million_timesteps), *flags]
     config = replace(parse(words).policy, eval_interval_million_timesteps=0)
     channels = Channels.create(synchronous=True, take_turns=False)
     return PolicyWorker(
-        PENDULUM, config, rewarder, channels, folder, seed=0, n_watched=0, render_episodes=False, resume=resume
+        env_id, config, rewarder, channels, folder, seed=0, n_watched=0, render_episodes=False, resume=resume
     )
 
 
@@ -85,6 +93,52 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     assert np.abs(trained.runner.rollout.actions).max() > 10, "what the policy learns from is what it chose"
     assert torch.cat(rewarded).abs().max() == 3
     trained.close()
+
+
+class FaultyEnv(gymnasium.Env):
+    """From its 200th step on it shows and gives what is here."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (2,), np.float64), Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, shown: float, reward: float) -> None:
+        self.steps, self.shown, self.reward = 0, shown, reward
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        faulty = self.steps >= 200
+        shown = np.array([0.5, self.shown if faulty else 0.0])
+        return shown, self.reward if faulty else 1.0, False, self.steps % 20 == 0, {}
+
+
+@pytest.mark.parametrize(
+    ("shown", "reward", "reason"),
+    [
+        (np.inf, 1.0, "an observation"),
+        (np.nan, 1.0, "an observation"),
+        (1e300, 1.0, "an observation"),  # beyond float32
+        (0.0, np.nan, "a reward"),
+        (0.0, -np.inf, "a reward"),
+    ],
+)
+def test_what_is_not_finite_ends_the_run_and_not_the_policy(
+    shown: float, reward: float, reason: str, tmp_path: Path
+) -> None:
+    """Of one such number all weights became NaN, and the run went on to its end without a word."""
+    faulty = {"shown": shown, "reward": reward}
+    gymnasium.register("Faulty-v0", entry_point="tests.test_control:FaultyEnv", kwargs=faulty)
+    try:
+        begun = worker(tmp_path, 0.01, "--n_envs", "1", env_id="Faulty-v0")
+        begun.step()
+        with np.errstate(over="ignore"), pytest.raises(EnvError, match=rf"^{reason} of Faulty-v0 .* mend the envir"):
+            begun.step()
+        assert all(bool(weights.isfinite().all()) for weights in begun.policy.parameters()) and begun.updates == 1
+        begun.close()
+    finally:
+        del gymnasium.registry["Faulty-v0"]
 
 
 @pytest.mark.slow
