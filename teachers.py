@@ -58,7 +58,15 @@ def preference_probability(a: float, b: float, beta: float) -> float:
 
 
 def true_rewards(segment: Segment) -> np.ndarray:
-    """The environment's own rewards, (T,) float64; of pixel environments clipped to [-1, 1]."""
+    """The environment's own rewards, (T,) float64; of pixel environments clipped to [-1, 1].
+
+    Raises UserError if one is NaN or infinity.
+    """
+    if not np.isfinite(segment.rewards).all():
+        raise UserError(
+            f"the true reward of {segment.env_id} is NaN or infinity, by which segments cannot be compared: mend the "
+            "environment, or let people answer."
+        )
     return segment.rewards.astype(np.float64)
 
 

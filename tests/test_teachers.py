@@ -267,6 +267,14 @@ def test_draws_are_not_those_that_choose_the_pairs() -> None:
         assert not np.isin(ours, np.random.default_rng(seed).random(1000)).any()
 
 
+@pytest.mark.parametrize("reward", [math.nan, -math.inf])
+def test_the_true_reward_must_be_finite_to_be_compared(reward: float) -> None:
+    """A NaN is neither more nor less than anything: every answer was B."""
+    for comparison in (pair([1.0, reward], [0.0, 0.0]), pair([0.0, 0.0], [1.0, reward])):
+        with pytest.raises(UserError, match=r"^the true reward of Test-v0 is NaN or infinity, .*\.$"):
+            teacher().poll(comparison)
+
+
 # Functions
 
 
