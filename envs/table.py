@@ -227,8 +227,8 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def is_body(spec: EnvSpec) -> bool:
-    """Whether an id is one of Gymnasium's MuJoCo environments."""
-    return str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+    """Whether an id is one of Gymnasium's MuJoCo environments, as it is: in wrappers it is another task."""
+    return str(spec.entry_point).startswith("gymnasium.envs.mujoco") and not spec.additional_wrappers
 
 
 def _has_left(spec: EnvSpec) -> bool:

@@ -143,6 +143,31 @@ def test_unmodified_bodies_are_gymnasiums_own(env_id: str) -> None:
     assert ends >= 2
 
 
+def test_a_body_in_wrappers_is_what_these_make_of_it() -> None:
+    wrappers = gymnasium.wrappers
+    gymnasium.register(
+        "Wrapped-v0",
+        entry_point=gymnasium.spec("Hopper-v5").entry_point,
+        max_episode_steps=100,
+        additional_wrappers=(
+            wrappers.TimeAwareObservation.wrapper_spec(),
+            wrappers.TransformReward.wrapper_spec(func=twice),
+        ),
+    )
+    plain = gymnasium.make("Hopper-v5")
+    plain.reset(seed=0)
+    with closing(make_vec_env("Wrapped-v0", 1, seed=0)) as env:
+        env.reset()
+        observations, rewards, *_ = env.step(np.zeros((1, 3), np.float32))
+    seen, reward, *_ = plain.step(np.zeros(3, np.float32))
+    np.testing.assert_allclose(observations[0], [*seen, 1], rtol=1e-6)
+    assert rewards[0] == pytest.approx(2 * float(reward))
+
+
+def twice(reward: float) -> float:
+    return 2 * reward
+
+
 def segments(env_id: str, n_steps: int) -> list[Segment]:
     """Of two environments in which an untrained policy acts, with an episode of the first kept as it goes."""
     info = replace(env_info(env_id), segment_length=10)
