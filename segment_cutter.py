@@ -60,7 +60,7 @@ class SegmentCutter:
         self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
         self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
         self.filled = np.zeros(n_envs, np.int64)  # steps that are in no segment yet, the newest ones
-        self.n_cut = 0  # segments, wanted or not
+        self.n_cut, self.n_episodes = 0, 0  # segments, wanted or not, and episodes that ended
 
     def add(
         self,
@@ -111,6 +111,7 @@ class SegmentCutter:
         ended = np.flatnonzero(done | (self.filled == self.length))
         complete = ended[self.filled[ended] * 2 >= self.length]
         self.n_cut += len(complete)
+        self.n_episodes += int(done.sum())
         return ended, complete
 
     def forget(self, which: np.ndarray | None = None) -> None:

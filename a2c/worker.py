@@ -33,6 +33,7 @@ from envs import EnvError, EnvInfo, env_info, make_vec_env
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
+EPISODES_IN_VAIN = 1000  # before the first label; if none of so many gave a segment, none will
 NOTICED_SECONDS = 10.0  # ample for the main process to see that a child has died
 
 
@@ -205,6 +206,12 @@ class PolicyWorker:
         if self.rewarder is not None:
             segments = self.runner.cut(self.steps, in_own_measure)
             self.dropped_segments += sum(not offer(self.channels.segments, segment) for segment in segments)
+            cutter = self.runner.cutter
+            if cutter.n_episodes >= EPISODES_IN_VAIN and not (cutter.n_cut or training or self.channels.n_labels.value):
+                raise EnvError(
+                    f"none of {cutter.n_episodes} episodes of {self.info.env_id} lasted for half of --clip_steps "
+                    f"{self.info.segment_length}, so there would be no clips; start a new run with fewer."
+                )
         if training:
             self._learn(rollout, rewards, observations)
         self._observe(rollout, "vector")

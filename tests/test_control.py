@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from a2c.worker import PolicyWorker
-from channels import Channels, WeightsBoard
+from channels import Channels, WeightsBoard, drain
 from config import parse
 from envs import EnvError
 from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
@@ -29,13 +30,21 @@ def worker(
     resume: bool = False,
     rewarder: PredictorCopy | None = None,
     env_id: str = PENDULUM,
+    channels: Channels | None = None,
+    clip_steps: int | None = None,
 ) -> PolicyWorker:
     words = ["train_policy_with_original_rewards", env_id, "--million_timesteps", str(million_timesteps), *flags]
     config = replace(parse(words).policy, eval_interval_million_timesteps=0)
-    channels = Channels.create(synchronous=True, take_turns=False)
-    return PolicyWorker(
-        env_id, config, rewarder, channels, folder, seed=0, n_watched=0, render_episodes=False, resume=resume
-    )
+    channels = channels or Channels.create(synchronous=True, take_turns=False)
+    place = {"seed": 0, "n_watched": 0, "render_episodes": False, "resume": resume, "clip_steps": clip_steps}
+    return PolicyWorker(env_id, config, rewarder, channels, folder, **place)  # type: ignore[arg-type]
+
+
+def untrained() -> PredictorCopy:
+    """The policy's copy of a predictor for the pendulum that has published nothing yet."""
+    config = parse(["train_policy_with_preferences", PENDULUM]).predictor
+    inputs = PredictorInputs("vector", (4,), None, 1)
+    return PredictorCopySpec(inputs, config, WeightsBoard(RewardPredictor(inputs, config), None)).build()
 
 
 def test_the_rest_of_an_episode_that_began_in_its_middle_is_not_counted_as_one(tmp_path: Path) -> None:
@@ -73,11 +82,8 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pendulum's motor does no more than 3; else the policy could earn more by asking for more in vain."""
-    config = parse(["train_policy_with_preferences", PENDULUM]).predictor
-    inputs, rewarded = PredictorInputs("vector", (4,), None, 1), list[Tensor]()
-    board = WeightsBoard(RewardPredictor(inputs, config), None)
-    board.publish(RewardPredictor(inputs, config))
-    copy = PredictorCopySpec(inputs, config, board).build()
+    copy, rewarded = untrained(), list[Tensor]()
+    copy.board.publish(copy.predictor)
     predict = copy.member_rewards
 
     def noted(observations: Tensor, actions: Tensor) -> np.ndarray:
@@ -93,6 +99,20 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     assert np.abs(trained.runner.rollout.actions).max() > 10, "what the policy learns from is what it chose"
     assert torch.cat(rewarded).abs().max() == 3
     trained.close()
+
+
+def test_a_run_without_labels_ends_where_no_episode_is_long_enough_for_a_clip(tmp_path: Path) -> None:
+    """It waited for ever; with labels from elsewhere it needs no clips."""
+    for labels, clip_steps in ((0, 52), (0, 50), (1, 52)):
+        channels = Channels.create(synchronous=True, take_turns=False)
+        channels.n_labels.value = labels
+        begun = worker(tmp_path, 0.03, rewarder=untrained(), channels=channels, clip_steps=clip_steps)
+        hopeless = pytest.raises(EnvError, match=r"^none of \d{4} episodes of .* half of --clip_steps 52, .* fewer\.$")
+        with hopeless if (labels, clip_steps) == (0, 52) else contextlib.nullcontext():
+            while begun.runner.n_episodes < 1200:  # of 25 steps each
+                begun.step()
+                drain(channels.segments)
+        begun.close()
 
 
 class FaultyEnv(gymnasium.Env):
