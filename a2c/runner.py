@@ -109,7 +109,8 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
     try:
         observations, _ = env.reset()
         for _ in range(100 * info.segment_length):
-            before, actions, valid = observations.copy(), env.action_space.sample(), ~resetting
+            before, valid = observations.copy(), ~resetting
+            actions = info.carried_out(env.action_space.sample())
             observations, rewards, terminated, truncated, _ = env.step(actions)
             resetting = terminated | truncated
             if info.kind == "pixels":

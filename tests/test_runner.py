@@ -321,3 +321,9 @@ def test_a_random_segment_is_cut_as_in_training() -> None:
     assert (moved[actions == 4] > 1).all() and (moved[actions == 2] < -1).all()
     assert np.abs(moved[(actions != 4) & (actions != 2)]).max() < 0.6  # a picture is the maximum of its last two frames
     assert set(segment.rewards) <= {-1.0, 0.0, 1.0}
+
+
+def test_actions_of_a_random_segment_are_within_their_bounds() -> None:
+    """As in training; else a teacher that counts on that is refused before the run."""
+    segment = random_segment("Hopper-v1", seed=0, clip_steps=60)
+    assert segment is not None and np.abs(segment.actions).max() == 1
