@@ -215,6 +215,9 @@ def find_spec(env_id: str) -> EnvSpec:
             importlib.import_module(module)
         except ImportError as error:
             raise EnvError(f"{env_id} needs the Python package {module!r}: install it ({error}).") from error
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
+            what = f"{type(error).__name__} ({reason_of(error)})"
+            raise EnvError(f"{env_id} cannot be had: importing {module} failed with {what}; mend it.") from error
     spec = gymnasium.registry.get(name)
     if spec is None or _has_left(spec):
         raise EnvError(_unknown_message(env_id, name))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
 from math import ceil, floor
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -438,6 +439,18 @@ def test_unusable_environments_are_refused_in_one_sentence() -> None:
             env_info(env_id)
         message = str(caught.value)
         assert env_id in message and message.endswith(".") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("def (", "SyntaxError"), ("1 / 0", "ZeroDivisionError"), ("raise SystemExit", "SystemExit")]
+)
+def test_a_module_that_cannot_be_imported_is_told_in_one_sentence(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_faulty_envs.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvError, match=rf"^my_faulty_envs:Foo-v0 .* my_faulty_envs .*{reason}.*; mend it\.$"):
+        env_info("my_faulty_envs:Foo-v0")
 
 
 def test_missing_package_is_named() -> None:
