@@ -24,7 +24,6 @@ from channels import Context
 from envs import EnvInfo
 
 ALIGNMENT = 64  # bytes, a cache line
-CREW_BROKEN = (EOFError, BrokenPipeError, ConnectionResetError)  # what a link raises whose other end is gone
 LEAST_ENVS = 4  # of a process; with fewer, batches are too small to be worth it
 
 
@@ -42,6 +41,19 @@ def crew_size(info: EnvInfo, config: PolicyConfig, device: torch.device, n_cores
 def share(n: int, size: int, index: int) -> slice:
     """Which of n things a process of a crew has: about as many as each of the others."""
     return slice(n * index // size, n * (index + 1) // size)
+
+
+class CrewBroken(Exception):
+    """Another process of the crew has left, or died."""
+
+
+@contextlib.contextmanager
+def linked() -> Iterator[None]:
+    """Raises CrewBroken where a link is used whose other end is gone, and only there: environments, too, have ends."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise CrewBroken("another process of the policy has ended") from error
 
 
 class Arena:
@@ -96,12 +108,14 @@ class Crew:
         Args:
             arguments: for each argument of the method its values, one for each process, the leader's first.
         """
-        for i, link in enumerate(self.links, start=1):
-            link.send((task, tuple(values[i] for values in arguments)))
+        with linked():
+            for i, link in enumerate(self.links, start=1):
+                link.send((task, tuple(values[i] for values in arguments)))
 
     def results(self) -> list[Any]:
-        """Waits for the others; returns what their methods returned. Raises one of CREW_BROKEN if one has died."""
-        return [link.recv() for link in self.links]
+        """Waits for the others; returns what their methods returned. Raises CrewBroken if one has died."""
+        with linked():
+            return [link.recv() for link in self.links]
 
     @contextlib.contextmanager
     def one_thread_each(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.crew import CREW_BROKEN, Arena, allocate, share
+from a2c.crew import Arena, CrewBroken, allocate, linked, share
 from a2c.model import Policy
 from a2c.runner import Actor, Rollout
 from a2c.update import Batch, Descent, gradients
@@ -89,10 +89,13 @@ def run_follower(
     follower = Follower(env_id, config, memory, size, index)
     try:
         while True:
-            task, arguments = link.recv()
+            with linked():
+                task, arguments = link.recv()
             method: Callable[..., Any] = getattr(follower, task)
-            link.send(method(*arguments))
-    except CREW_BROKEN:
+            result = method(*arguments)
+            with linked():
+                link.send(result)
+    except CrewBroken:
         pass  # the leader has left, or died, which the main process sees
     finally:
         follower.close()

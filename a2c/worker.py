@@ -18,7 +18,7 @@ from torch import Tensor
 import checkpoint
 import networks
 from a2c.config import PolicyConfig
-from a2c.crew import ALONE, CREW_BROKEN, Arena, Crew, share
+from a2c.crew import ALONE, Arena, Crew, CrewBroken, share
 from a2c.demonstrations import Demonstrations, clone
 from a2c.evaluation import Evaluator
 from a2c.exploration import StateEntropy
@@ -460,7 +460,9 @@ def run_worker(
         while not channels.stop.is_set() and not worker.finished:
             if not worker.step():
                 channels.stop.wait(0.05)
-    except CREW_BROKEN:  # one of the crew has died, about which the main process knows more
+    except CrewBroken:  # about which the main process knows more
         channels.stop.wait(NOTICED_SECONDS)
+        if not channels.stop.is_set():
+            raise
     finally:
         worker.close()

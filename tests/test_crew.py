@@ -12,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import networks
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, allocate, crew_size, share
 from a2c.follower import start_crew
-from a2c.worker import PolicyWorker
+from a2c.worker import PolicyWorker, run_worker
 from channels import Channels
 from config import parse
 from envs import env_info
@@ -29,6 +31,25 @@ from processes import Children
 from tests.test_run import PONG, alive, children, policy_steps, progress, run, started, wait_for
 
 BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
+
+
+class DistantEnv(gymnasium.Env):
+    """A simulator at the other end of a line, which is cut at the tenth step."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        if self.steps == 10:
+            raise ConnectionResetError("the simulator has hung up")
+        return np.zeros(3, np.float32), 0.0, False, False, {}
 
 
 @contextmanager
@@ -194,3 +215,16 @@ def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: st
         assert steps > 0, "what was learned is kept"
         run(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
         assert policy_steps(folder) >= steps + 1000
+
+
+def test_an_environment_whose_line_is_cut_is_not_taken_for_a_crew_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would end the process as if it had finished."""
+    spec = EnvSpec("Distant-v0", entry_point="tests.test_crew:DistantEnv", max_episode_steps=50)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    config = PolicyConfig("a2c", n_envs=1, eval_interval_million_timesteps=0)
+    arguments = {"env_id": "Distant-v0", "config": config, "run_dir": tmp_path, "seed": 0, "n_watched": 0}
+    channels = Channels.create(synchronous=True, take_turns=False)
+    with pytest.raises(ConnectionResetError, match="the simulator has hung up"):
+        run_worker(channels, 1, None, {**arguments, "render_episodes": False, "resume": False})
