@@ -1,5 +1,9 @@
 """Any other Gymnasium environment, in Gymnasium's worker processes."""
 
+import multiprocessing.connection
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +21,7 @@ from .table import EnvError, EnvInfo, find_spec
 from .vector import PreferenceVecEnv
 
 FRAME_KEY = "colour_frame"
+LOST_SECONDS = 10.0  # ample for a process whose pipe has ended to have ended, too
 
 
 class FloatVector(gymnasium.ObservationWrapper):
@@ -70,7 +75,7 @@ def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
 class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
     """Any Gymnasium id, one worker process each (in this process when there is only one, or with `in_process`).
 
-    A worker's exception is raised here. Only watched environments render.
+    A worker's exception is raised here, and EnvError where one was killed. Only watched environments render.
     """
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0, in_process: bool = False) -> None:
@@ -90,14 +95,16 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start an episode everywhere."""
-        obs, info = self._envs.reset(seed=self._seed_for_reset(seed), options=options)
+        with self._no_worker_lost():
+            obs, info = self._envs.reset(seed=self._seed_for_reset(seed), options=options)
         return obs, self._keep_frames(info)
 
     def step(
         self, actions: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Take one agent step everywhere."""
-        obs, rewards, terminated, truncated, info = self._envs.step(actions)
+        with self._no_worker_lost():
+            obs, rewards, terminated, truncated, info = self._envs.step(actions)
         return obs, rewards.astype(np.float32), terminated, truncated, self._keep_frames(info)
 
     def watch(self) -> NDArray[np.uint8]:
@@ -106,7 +113,30 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers."""
-        self._envs.close(**kwargs)
+        with self._no_worker_lost():
+            self._envs.close(**kwargs)
+
+    @contextmanager
+    def _no_worker_lost(self) -> Iterator[None]:
+        """Raises EnvError where the body finds that a worker has died, and ends the others."""
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            workers = getattr(self._envs, "processes", [])
+            ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], LOST_SECONDS)
+            for worker in workers:
+                if worker.sentinel in ended:
+                    worker.join()
+            code = next((worker.exitcode for worker in workers if worker.exitcode), 0)
+            if not code:
+                raise  # an environment's own error
+            for worker in workers:
+                worker.kill()
+            self._envs.closed = True  # closing them would wait for the dead one for ever
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+            raise EnvError(
+                f"an environment's process of {self.info.env_id} {how}; if memory was short, go on with fewer --n_envs."
+            ) from error
 
     def _keep_frames(self, info: dict[str, Any]) -> dict[str, Any]:
         if self.n_watched:

@@ -1,6 +1,8 @@
 """The environments: preprocessing, moving dot, real Atari ROMs, and Gymnasium's own environments."""
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
@@ -369,6 +371,20 @@ def test_cartpole_in_workers_or_here_matches_a_plain_cartpole(in_process: bool) 
             ends += done.sum()
         assert ends >= 4
         env.close()
+
+
+def test_a_worker_that_is_killed_is_told_of_and_nobody_waits_for_it() -> None:
+    env = make_vec_env("CartPole-v1", 3, seed=0)
+    env.reset()
+    workers = multiprocessing.active_children()
+    os.kill(workers[1].pid or 0, signal.SIGKILL)
+    with pytest.raises(EnvError, match="CartPole-v1 was killed by SIGKILL"):
+        while True:
+            env.step(np.zeros(3, np.int64))
+    env.close()
+    for worker in workers:
+        worker.join()
+    assert len(workers) == 3
 
 
 def test_continuous_actions_are_clipped_to_their_bounds() -> None:
