@@ -65,6 +65,10 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
         raise SystemExit(1) from None
     finally:
+        # Of its environments, whatever became of these: multiprocessing would wait for them to heed a SIGTERM, which
+        # they ignore as this process does.
+        for process in multiprocessing.active_children():
+            process.kill()
         channels.discard()
 
 

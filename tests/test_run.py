@@ -553,17 +553,23 @@ def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path, capsys: pytest.Captu
     assert "damaged" in refused(capsys, tmp_path, "train_policy_with_original_rewards", DOT, *policy)
 
 
-def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (150_000, ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--log_interval", "1")),  # the curves
+        (30_000, ("train_policy_with_original_rewards", "CartPole-v1")),  # a checkpoint; its environments are processes
+    ],
+)
+def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, limit: int, words: tuple[str, ...]) -> None:
     """A limit on the size of files stands in for a full disk: the same failed writes, from the system itself."""
     script = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000));"
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    flags = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
-    words = command(tmp_path, *flags, "--log_interval", "1")  # the curves grow fast
+    whole = command(tmp_path, *words, "--run_name", "a", *LONG)
     result = subprocess.run(
-        [sys.executable, "-c", script, *words[1:]], capture_output=True, text=True, timeout=DEADLINE, env=environment()
+        [sys.executable, "-c", script, *whole[1:]], capture_output=True, text=True, timeout=DEADLINE, env=environment()
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(r"^run.py: .+", result.stderr, re.M) and "Traceback" not in result.stderr
