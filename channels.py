@@ -173,10 +173,12 @@ class ProcessorTurns:
 
     Two teams of threads on the same cores wait at each other's barriers more than they compute. The trainer's turn
     comes as soon as the policy has finished its step, and within it the trainer may take it again.
-    With `context` None everybody goes on at once.
+    With `context` None everybody goes on at once, and so they do when the run ends: one of them may have died in its
+    turn.
     """
 
-    def __init__(self, context: Context | None) -> None:
+    def __init__(self, context: Context | None, stop: StopFlag) -> None:
+        self._stop = stop
         self._lock: Any = context.RLock() if context else None
         self._trainer_waits: Any = context.RawValue(ctypes.c_bool, False) if context else None
 
@@ -187,9 +189,9 @@ class ProcessorTurns:
             yield
             return
         deadline = time.monotonic() + TURN_SECONDS
-        while self._trainer_waits.value and time.monotonic() < deadline:
+        while self._trainer_waits.value and not self._stop.is_set() and time.monotonic() < deadline:
             time.sleep(0.0005)
-        taken = self._lock.acquire(timeout=TURN_SECONDS)  # a trainer that died in its turn keeps nobody for ever
+        taken = self._taken()
         try:
             yield
         finally:
@@ -203,13 +205,21 @@ class ProcessorTurns:
             yield
             return
         self._trainer_waits.value = True
-        taken = self._lock.acquire(timeout=TURN_SECONDS)
+        taken = self._taken()
         self._trainer_waits.value = False
         try:
             yield
         finally:
             if taken:
                 self._lock.release()
+
+    def _taken(self) -> bool:
+        """Waits for the turn; False where it did not come in time, so that nobody waits for ever for who has died."""
+        deadline = time.monotonic() + TURN_SECONDS
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            if self._lock.acquire(timeout=min(0.1, TURN_SECONDS)):
+                return True
+        return False
 
 
 @dataclass
@@ -233,33 +243,35 @@ class Channels:
     def create(cls, *, synchronous: bool, take_turns: bool, start_method: str | None = None) -> Channels:
         """`start_method`: how processes will be started, if otherwise than `start_context` chooses."""
         if synchronous:
+            stop = StopFlag(None)
             return cls(
                 queue.Queue(SEGMENT_QUEUE_SIZE),
                 queue.Queue(),
                 queue.Queue(),
                 queue.Queue(1),
-                StopFlag(None),
+                stop,
                 StopFlag(None),
                 StopFlag(None),
                 ctypes.c_int64(0),
                 ctypes.c_int64(0),
                 ctypes.c_int64(0),
-                ProcessorTurns(None),
+                ProcessorTurns(None, stop),
                 None,
             )
         context: Any = start_context(start_method)
+        stop = StopFlag(context)
         return cls(
             _queue(context, SEGMENT_QUEUE_SIZE),
             _queue(context, LABEL_QUEUE_SIZE),
             _queue(context),
             _queue(context, 1),
-            StopFlag(context),
+            stop,
             StopFlag(context),
             StopFlag(context),
             context.RawValue(ctypes.c_int64, 0),
             context.RawValue(ctypes.c_int64, 0),
             context.RawValue(ctypes.c_int64, 0),
-            ProcessorTurns(context if take_turns else None),
+            ProcessorTurns(context if take_turns else None, stop),
             context,
         )
 

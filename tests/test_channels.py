@@ -11,7 +11,17 @@ import torch
 from torch import nn
 
 import channels
-from channels import SEGMENT_QUEUE_SIZE, Channels, ProcessorTurns, Report, WeightsBoard, drain, offer, start_context
+from channels import (
+    SEGMENT_QUEUE_SIZE,
+    Channels,
+    ProcessorTurns,
+    Report,
+    StopFlag,
+    WeightsBoard,
+    drain,
+    offer,
+    start_context,
+)
 
 CONTEXT = start_context()
 PATIENCE_SECONDS = 60
@@ -114,7 +124,7 @@ class Overlap:
 
 def test_the_trainer_gets_its_turn_while_the_policy_goes_on_and_on() -> None:
     """Left to the lock alone, the policy would take it again and again; a turn that is not given is overlap."""
-    turns, overlap, stop = ProcessorTurns(CONTEXT), Overlap(), threading.Event()
+    turns, overlap, stop = ProcessorTurns(CONTEXT, StopFlag(CONTEXT)), Overlap(), threading.Event()
     policy_steps = 0
 
     def policy() -> None:
@@ -145,7 +155,7 @@ def die_in_a_turn(turns: ProcessorTurns) -> None:
 
 
 def test_a_process_that_died_in_its_turn_keeps_nobody_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = ProcessorTurns(CONTEXT)
+    turns = ProcessorTurns(CONTEXT, StopFlag(CONTEXT))
     child = CONTEXT.Process(target=die_in_a_turn, args=(turns,))
     child.start()
     child.join(PATIENCE_SECONDS)
@@ -158,6 +168,22 @@ def test_a_process_that_died_in_its_turn_keeps_nobody_waiting_for_ever(monkeypat
     assert went_on == 3
 
 
+@pytest.mark.timeout(PATIENCE_SECONDS)
+def test_nobody_waits_for_a_turn_when_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does for the death of who had it: the other then writes a checkpoint, for which there is not much time."""
+    monkeypatch.setattr(channels, "TURN_SECONDS", 10 * PATIENCE_SECONDS)
+    arrows = Channels.create(synchronous=False, take_turns=True)
+    child = CONTEXT.Process(target=die_in_a_turn, args=(arrows.turns,))
+    child.start()
+    child.join(PATIENCE_SECONDS)
+    assert child.exitcode == 5
+    ending = threading.Timer(0.2, arrows.stop.set)
+    ending.start()
+    with arrows.turns.policy(), arrows.turns.trainer():
+        assert arrows.stop.is_set()
+    ending.join()
+
+
 def test_without_turns_everybody_goes_on_at_once() -> None:
     turns = Channels.create(synchronous=False, take_turns=False).turns
     with turns.policy(), turns.trainer(), turns.policy():
@@ -165,7 +191,7 @@ def test_without_turns_everybody_goes_on_at_once() -> None:
 
 
 def test_an_error_in_a_turn_gives_the_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = ProcessorTurns(CONTEXT)
+    turns = ProcessorTurns(CONTEXT, StopFlag(CONTEXT))
     monkeypatch.setattr(channels, "TURN_SECONDS", 10 * PATIENCE_SECONDS)  # a turn that is kept hangs
     for turn in (turns.policy, turns.trainer):
         with pytest.raises(ZeroDivisionError), turn():

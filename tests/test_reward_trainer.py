@@ -207,7 +207,7 @@ def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> N
     rollout_steps, n_rollouts = round(15 * SMALL.label_batch_size / SMALL.labels_per_step), 10
     trainer = ring.trainer(rollout_steps=rollout_steps)
     pretrain(trainer)
-    ring.channels.turns = ProcessorTurns(start_context())
+    ring.channels.turns = ProcessorTurns(start_context(), ring.channels.stop)
     before, version = trainer.batches, ring.board.version
 
     def policy() -> None:
