@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -60,9 +60,7 @@ class Progress:
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
-        path = folder / "progress.csv"
-        self._file = path.open("a+", newline="")
-        self._file.seek(0)
+        self._file = open_rows(folder / "progress.csv")
         rows = list(csv.DictReader(self._file))
         for row in rows:
             self._take_return_before(row["episode_return"], row["steps"])
@@ -112,9 +110,9 @@ class Progress:
             self._evaluating = {"seconds": round(self.seconds, 1), "steps": values["steps"], "labels": labels}
             log.info("evaluation begins at %d steps", values["steps"])
             return
-        with (self.folder / "evaluations.csv").open("a", newline="") as file:
+        with open_rows(self.folder / "evaluations.csv") as file:
             writer = csv.DictWriter(file, EVALUATION_COLUMNS)
-            if not file.tell():
+            if not file.read():
                 writer.writeheader()
             for policy in POLICIES:
                 numbers = {name: _rounded(values[f"{policy}_{name}"]) for name in STATISTICS}
@@ -201,6 +199,18 @@ class Progress:
         if self._live:
             self._live.stop()
         self._file.close()
+
+
+def open_rows(path: Path) -> TextIO:
+    """A CSV file to be read from its start and added to, without what a full disk or a crash has left of its last row.
+
+    Another row written behind that would read as one with it.
+    """
+    file = path.open("a+", newline="")
+    file.seek(0)
+    file.truncate(file.read().rfind("\n") + 1)
+    file.seek(0)
+    return file
 
 
 def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bool) -> str:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, Evaluator, play
+from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, STATISTICS, Evaluator, play, read_evaluations
 from a2c.model import Policy
 from a2c.worker import PolicyWorker
 from channels import Channels, Report, drain
@@ -384,6 +384,31 @@ def test_a_resumed_run_says_what_it_began_with(tmp_path: Path) -> None:
             shown.update(Report("a2c", values), labels=0)
         assert "5.0 before, 9.0 after" in summary(shown, solved_at=None, uses_preferences=False)
         shown.close()
+
+
+def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -> None:
+    """With which it would read as one, of other numbers; and the curves need whole rows."""
+    a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "episode_return": 5.0, "dropped_segments": 0}
+    numbers = dict.fromkeys(STATISTICS, 1.0)
+    played = {f"{policy}_{name}": value for policy in POLICIES for name, value in numbers.items()}
+    config = {"mode": "train_policy_with_original_rewards", "env_id": "CartPole-v1", "seed": 0}
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    for steps in (10, 20):
+        shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+        draw_curves(tmp_path)
+        shown.update(Report("evaluation", {"steps": steps, "running": 1}), labels=0)
+        shown.update(Report("evaluation", {"steps": steps, "running": 0, **played}), labels=0)
+        shown.update(Report("a2c", {**a2c, "steps": steps, "training": 1}), labels=0)
+        shown.close()
+        for name in ("progress.csv", "evaluations.csv"):
+            with (tmp_path / name).open("a") as file:
+                file.write("12,5")
+    shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+    assert shown.seconds < 12
+    shown.close()
+    with (tmp_path / "progress.csv").open(newline="") as file:
+        assert [row["steps"] for row in csv.DictReader(file)] == ["10", "20"]
+    assert [row["steps"] for row in read_evaluations(tmp_path)] == ["10", "10", "20", "20"]
 
 
 def test_no_line_is_redrawn_where_the_terminal_cannot(tmp_path: Path) -> None:
