@@ -192,6 +192,9 @@ class Run:
                     n_loaded = db.merge_from(store_path(place))
                     print(f"{n_loaded} labels loaded from {place}", flush=True)
                 label.give_task(db)
+            log_of_writes = db.path.with_name(f"{path.name}-wal")
+            if log_of_writes.exists() and log_of_writes.stat().st_size:  # it holds what the file had no room for
+                raise UserError(f"{path} cannot be made, the disk is full: free some space and resume the run.")
             db.path.replace(path)
 
     def _build_interface(self) -> None:

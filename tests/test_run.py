@@ -10,6 +10,7 @@ import math
 import os
 import pty
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -25,8 +26,10 @@ import torch
 
 import checkpoint
 import run as run_module
+from a2c.runner import random_segment
+from envs import env_info
 from examples.dot_left import to_the_left
-from pref_db import Choice, PrefDB
+from pref_db import Choice, Comparison, PrefDB
 
 ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
@@ -484,12 +487,12 @@ def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expec
     assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
 
 
-def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, status: int = 2) -> str:
     """The one sentence of a command that cannot work, in this process: one of its own takes seconds to import."""
     extra = () if words[0] in ("watch", "show_prefs") else ("--log_dir", str(log_dir))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        assert run_module.main([*words, *extra]) == 2
+        assert run_module.main([*words, *extra]) == status
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -573,3 +576,23 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, limit: int, wo
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(r"^run.py: .+", result.stderr, re.M) and "Traceback" not in result.stderr
+
+
+def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last pages of the store are what it lacks room for, when the log of writes already holds all labels."""
+    steps = env_info(DOT).segment_length
+    segments = [random_segment(DOT, seed, steps) for seed in range(24)]
+    pairs = [Comparison(a, b, flip=False) for a, b in zip(segments[::2], segments[1::2], strict=True) if a and b]
+    with closing(PrefDB.create(tmp_path / "prefs.db", DOT, steps)) as db:
+        db.add_answers([(pair, Choice.A) for pair in pairs], teacher="test")
+    words = ("pretrain_reward_predictor", DOT, "--load_prefs_dir", str(tmp_path), "--n_initial_epochs", "1")
+    before, size = resource.getrlimit(resource.RLIMIT_FSIZE), (tmp_path / "prefs.db").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 4096, before[1]))
+    try:
+        assert "the disk is full" in refused(capsys, tmp_path, *words, "--run_name", "a", status=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    run(tmp_path, "--resume", str(tmp_path / "a"))
+    assert answers(tmp_path / "a") == answers(tmp_path) and len(pairs) == 12
