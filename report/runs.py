@@ -177,9 +177,13 @@ class Run:
         return Outcome(verdict, before, after, evaluation, episodes, reference)
 
     def _newest_evaluation(self) -> Evaluation | None:
-        """The newest one of sampled actions, as in training and in the paper; else of deterministic ones."""
+        """The newest one of sampled actions, as in training and in the paper; else of deterministic ones.
+
+        One from before the first step says nothing about what was learned.
+        """
+        later = [row for row in self.evaluations if row.steps > 0 and math.isfinite(row.mean)]
         for policy in ("sampled", "deterministic"):
-            rows = [row for row in self.evaluations if row.policy == policy and math.isfinite(row.mean)]
+            rows = [row for row in later if row.policy == policy]
             if rows:
                 return rows[-1]
         return None

@@ -195,6 +195,12 @@ def test_the_page_is_one_file_that_loads_nothing(dot: Path) -> None:
             ["9,0,12,sampled,10,1.5,2,0,3,250,0", "3480,2000,20,sampled,10,1.9,2,1,9,250,0"],
             f"The agent did not learn: evaluation 1.9 (10 episodes), before 1.5, from {N_LABELS} labels in 58 minutes.",
         ),
+        (  # stopped before its second evaluation
+            [-0.6, 12.0, 20.5],
+            ["9,0,12,deterministic,10,-4,2,-8,0,250,0", "9,0,12,sampled,10,1.5,2,0,3,250,0"],
+            "The agent learned: true reward 20.5 (last 100 training episodes, no evaluation), before -0.6, "
+            f"from {N_LABELS} labels in 58 minutes.",
+        ),
         (
             [-0.6, 12.0, 18.9],
             [],
