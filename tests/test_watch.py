@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -171,6 +172,14 @@ def predictor_of_another_environment(dot: Path) -> str:
     return str(dot)
 
 
+def diverged_predictor(dot: Path) -> str:
+    path = checkpoint.find(dot, "reward_predictor")
+    state = checkpoint.read(path)
+    weights = {name: tensor * math.nan for name, tensor in state["weights"].items() if tensor.is_floating_point()}
+    checkpoint.save(path.parent, 10**6, {**state, "step": 10**6, "weights": state["weights"] | weights})
+    return str(dot)
+
+
 @pytest.mark.parametrize(
     ("break_it", "sentence"),
     [
@@ -178,6 +187,7 @@ def predictor_of_another_environment(dot: Path) -> str:
         (without_policy, "holds no checkpoint"),
         (damaged_policy, "is damaged or no checkpoint of ours"),
         (lambda dot: str(dot / "reward_predictor"), "is a reward_predictor checkpoint, not one of a policy"),
+        (diverged_predictor, "diverged, so it predicts no numbers; train again with a lower"),
         (predictor_of_another_environment, f"was trained on PongNoFrameskip-v4, not on {MOVING_DOT}"),
     ],
 )
