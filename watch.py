@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -94,8 +95,8 @@ def watch_command(arguments: list[str]) -> None:
         if output is None:
             play_in_window(scenes, agent.info)
         else:
-            write_video(output, (scene.picture for scene in scenes), agent.info.fps)
-            print(f"Video: {output}", flush=True)
+            path = write_unused(output, (scene.picture for scene in scenes), agent.info.fps)
+            print(f"Video: {path}", flush=True)
 
 
 def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None:
@@ -135,14 +136,15 @@ def show_prefs_command(arguments: list[str]) -> None:
             return
         print_table(answers)
         if output is not None:
-            write_video(output, film_of_pairs(visible[-MAX_FILMED_PAIRS:], len(answers)), visible[0].fps)
-            print(f"Video of the newest {len(visible[-MAX_FILMED_PAIRS:])}: {output}", flush=True)
+            newest = visible[-MAX_FILMED_PAIRS:]
+            written = write_unused(output, film_of_pairs(newest, len(answers)), newest[0].fps)
+            print(f"Video of the newest {len(newest)}: {written}", flush=True)
         else:
             print(f"The segments of {db.env_id} hold numbers and no clips, so there is nothing more to show.")
 
 
 def video_path(output: Path | None, default: Path) -> Path | None:
-    """Where to write a video; None if a window can be opened and no file was asked for.
+    """Where a video is wanted; None if a window can be opened and no file was asked for.
 
     Raises:
         UserError: a file that cannot be made.
@@ -158,13 +160,19 @@ def video_path(output: Path | None, default: Path) -> Path | None:
     if path.suffix.lower() not in VIDEO_SUFFIXES:
         raise UserError(f"--output {path} is no video name; end it in .mp4 or .gif.")
     check_folder("output", path)
-    return unused(path)
+    return path
 
 
 def check_folder(flag: str, path: Path) -> None:
     """Raises UserError if there is no folder for a file to be written."""
     if not path.parent.is_dir():
         raise UserError(f"--{flag} {path} is in a folder that does not exist; make {path.parent} first.")
+
+
+def write_unused(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
+    """Writes a video, and gives it a name only then: another one of the same run may have been filmed meanwhile."""
+    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    return write_video(draft, frames, fps).rename(unused(path))
 
 
 def unused(path: Path) -> Path:
