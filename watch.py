@@ -164,9 +164,11 @@ def video_path(output: Path | None, default: Path) -> Path | None:
 
 
 def check_folder(flag: str, path: Path) -> None:
-    """Raises UserError if there is no folder for a file to be written."""
+    """Raises UserError if there is no folder for a file to be written, said before anything is played for it."""
     if not path.parent.is_dir():
         raise UserError(f"--{flag} {path} is in a folder that does not exist; make {path.parent} first.")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{path.parent} may not be written to; give --{flag} with a file in another folder.")
 
 
 def write_unused(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -103,6 +105,24 @@ def test_a_video_that_another_one_makes_meanwhile_is_not_overwritten(tmp_path: P
     assert watch.write_unused(path, frames(), 15) == tmp_path / "watch-2.mp4"
     assert path.read_bytes() == b"of another" and len(read_video(tmp_path / "watch-2.mp4")) == 1
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played() -> None:
+    # Permissions do not bind root, so the child gives that up once its imports are done.
+    code = """
+        import os, sys
+        from pathlib import Path
+        import watch
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        watch.check_folder("output", Path(sys.argv[1]) / "watch.mp4")
+    """
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own may be entered by one user alone
+        Path(folder).chmod(0o555)
+        line = [sys.executable, "-c", textwrap.dedent(code), folder]
+        result = subprocess.run(line, capture_output=True, text=True, cwd=Path(watch.__file__).parent)
+    assert f"UserError: {folder} may not be written to; give --output with a file in another" in result.stderr
 
 
 @pytest.mark.usefixtures("headless")
