@@ -221,7 +221,7 @@ def reproduce(
         try:
             jobs = [pool.submit(_run, *one, places, processes) for one in wanted]
             failed = [str(run) for (*_, run), job in zip(wanted, jobs, strict=True) if job.result()]
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError):  # or nobody reads any more what is printed
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.send_signal(signal.SIGINT)  # which writes checkpoints
@@ -297,17 +297,19 @@ def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], process
         return 0
     arguments = ("--resume", str(run)) if run.exists() else _flags(name, seed, run)
     cores = places.get()
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "run.py"), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # Ctrl-C comes once, from here
-        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
-    ) as process:
-        processes.append(process)
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(f"{run.name}: {line}", end="", flush=True)
-    places.put(cores)
+    try:
+        with subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "run.py"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl-C comes once, from here
+            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+        ) as process:
+            processes.append(process)
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(f"{run.name}: {line}", end="", flush=True)
+    finally:
+        places.put(cores)
     return process.returncode

@@ -19,6 +19,7 @@ from experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, re
 from pref_db import draw_with
 from processes import UserError
 from report import figures
+from run import CLOSED
 
 TINY = Experiment(
     "a trial",
@@ -86,6 +87,29 @@ def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         reproduce("trial", seeds=2, log_dir=str(tmp_path))
     assert is_done(tmp_path / "trial-seed1")
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text(), "those that came to their end"
+
+
+def test_who_reads_no_more_what_is_printed_ends_it(tmp_path: Path) -> None:
+    """As `reproduce NAME | head -2` does: the seeds that have not begun wait for nothing."""
+    script = (
+        "import sys, experiments, run; from experiments import Experiment;"
+        f"experiments.EXPERIMENTS['trial'] = Experiment('a trial', {TINY.command});"
+        "sys.exit(run.main(['reproduce', 'trial', '--seeds', '2', '--at_once', '1', '--log_dir', sys.argv[1]]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=Path(experiments.__file__).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("a trial: 2 seeds")
+            process.stdout.close()
+            assert process.wait(timeout=240) == CLOSED
+        finally:
+            process.kill()
 
 
 def test_a_folder_of_another_run_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
