@@ -202,6 +202,7 @@ def reproduce(
     wanted = [(name, seed, run) for seed, run in enumerate(runs)]
     if ordinary := EXPERIMENTS[name].ordinary:
         wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
+    at_once = min(at_once, len(wanted))  # the cores are divided between them
     for one in wanted:
         _check_same(*one)
     page = Path(log_dir) / f"{name}-report"
@@ -212,7 +213,7 @@ def reproduce(
             check_output(page)
         except UserError as error:
             raise UserError(f"{page} is where the report will be, and holds something else; move it.") from error
-    print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {min(at_once, seeds)} at a time", flush=True)
+    print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {at_once} at a time", flush=True)
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
     for cores in _cores(at_once):

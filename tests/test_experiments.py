@@ -20,6 +20,7 @@ from pref_db import draw_with
 from processes import UserError
 from report import figures
 from run import CLOSED
+from run_folder import n_cores
 
 TINY = Experiment(
     "a trial",
@@ -114,7 +115,9 @@ def test_who_reads_no_more_what_is_printed_ends_it(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
-    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    assert reproduce("trial", seeds=1, log_dir=str(tmp_path), at_once=2) == 0
+    record = json.loads((tmp_path / "trial-seed0" / "config.json").read_text())
+    assert record["machine"]["cores"] == n_cores(), "one alone has them all"
     monkeypatch.setitem(EXPERIMENTS, "trial", Experiment("longer", (*TINY.command, "--gamma", "0.5")))
     with pytest.raises(UserError, match=r"trial-seed0 holds a run of other settings \(--gamma 0.995, not 0.5\)"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
