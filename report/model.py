@@ -16,7 +16,7 @@ import torch
 from envs import EnvError, env_info, make_vec_env
 from label_queue import PERSON
 from pref_db import PrefDB, Segment
-from report.runs import Missing, Run
+from report.runs import Curve, Missing, Run, newest_values
 from reward_predictor import PredictorConfig, RewardPredictor
 from watch import Agent, load_predictor, play
 
@@ -302,8 +302,8 @@ def predictor_of(run: Run) -> RewardPredictor:
     return predictor
 
 
-def scalars(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The TensorBoard curves in a folder: steps (N,) and values (N,) by name; empty without a folder."""
+def scalars(folder: Path) -> dict[str, Curve]:
+    """The TensorBoard curves in a folder, by name; empty without a folder."""
     if not folder.is_dir():
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
@@ -313,5 +313,6 @@ def scalars(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     curves = {}
     for name in events.Tags()["scalars"]:
         points = events.Scalars(name)
-        curves[name] = (np.array([point.step for point in points]), np.array([point.value for point in points]))
+        steps, values = (np.array([getattr(point, what) for point in points]) for what in ("step", "value"))
+        curves[name] = newest_values(steps, values)
     return curves

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
 import run
 from pair_batches import PairBatch, TrainingPair
@@ -463,6 +464,15 @@ def test_experiments_go_by_their_folders_and_by_settings_that_old_runs_lack(
 def test_a_resumed_run_counts_its_newest_values() -> None:
     x, y = newest_values(np.array([0.0, 0, 10, 20, 10, 30]), np.array([np.nan, 1, 2, 3, 4, 5]))
     assert x.tolist() == [0, 10, 30] and y.tolist() == [1, 4, 5]
+
+
+def test_curves_of_a_run_that_came_back_behind_itself_do_not_go_back(tmp_path: Path) -> None:
+    for values in ({50: 0.5, 100: 0.4, 150: 0.3}, {50: 0.6, 100: 0.2}):  # killed at 150, and gone on with from 0
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step, value in values.items():
+                writer.add_scalar("loss", value, step)
+    steps, values_kept = model.scalars(tmp_path)["loss"]
+    assert steps.tolist() == [50, 100] and np.allclose(values_kept, [0.6, 0.2])
 
 
 def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
