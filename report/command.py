@@ -72,7 +72,7 @@ def check_output(folder: Path) -> set[str]:
 
 
 def write(folder: Path, page: str, files: dict[str, bytes], old_files: set[str]) -> None:
-    """Writes the figures and then the page, in place of an earlier report's.
+    """Writes the page and then the figures, in place of an earlier report's: a folder is known by its page.
 
     Raises:
         UserError: a figure's name is taken by a file that is not of the earlier report.
@@ -84,8 +84,11 @@ def write(folder: Path, page: str, files: dict[str, bytes], old_files: set[str])
     folder.mkdir(parents=True, exist_ok=True)
     for name in old_files - files.keys():
         (folder / name).unlink(missing_ok=True)
+    draft = folder / f".{PAGE}.new"  # the page appears whole or not at all
+    try:
+        draft.write_text(page)
+        os.replace(draft, folder / PAGE)
+    finally:
+        draft.unlink(missing_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    draft = folder / f".{PAGE}.new"  # the page appears whole or not at all
-    draft.write_text(page)
-    os.replace(draft, folder / PAGE)

@@ -503,6 +503,18 @@ def test_only_a_report_is_overwritten(dot: Path, tmp_path: Path, capsys: pytest.
     assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
 
 
+def test_a_report_that_a_full_disk_ended_can_be_made_again(dot: Path) -> None:
+    """A limit on the size of files stands in for a full disk: figures fit, the page with all of them does not."""
+    code = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY));"
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    line = [sys.executable, "-c", code, str(ROOT / "run.py"), "report", str(dot)]
+    result = subprocess.run(line, capture_output=True, text=True)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert page_of(dot).sections["verdict"]
+
+
 def test_a_figure_of_somebody_else_is_not_overwritten(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.move(dot / "reward_predictor", dot / "away")
     page = page_of(dot).source
