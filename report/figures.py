@@ -41,7 +41,8 @@ def reward(experiments: Sequence[Experiment], x: str, references: Sequence[Refer
     """True episode reward of experiments in one environment, against `steps` or `labels`."""
     figure, axes = _axes()
     for experiment, colour in zip(experiments, _colours(len(experiments)), strict=True):
-        name = f"{experiment.name}: " if len(experiments) > 1 else ""
+        plain = experiment.name.replace("$", r"\$")  # which would begin a formula
+        name = f"{plain}: " if len(experiments) > 1 else ""
         _draw_experiment(axes, experiment, x, colour, name, few=len(experiments) > CROWD)
     axes.set(xlabel="agent steps" if x == "steps" else "labels", ylabel="true reward of an episode")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

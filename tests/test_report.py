@@ -24,7 +24,7 @@ from report import figures, model, sections, words
 from report.command import PAGE
 from report.markup import Report
 from report.references import REFERENCES, target
-from report.runs import Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
+from report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
 from reward_predictor import preference_loss
 from run_folder import RunFolder, in_use
 from tests.browser import PROGRAM, WHY_NOT, chromium
@@ -263,6 +263,8 @@ def test_names_are_escaped(dot: Path) -> None:
     strange = dot.rename(dot.with_name("<b>a&b"))
     page = page_of(strange)
     assert "<b>a&b" in page.sections["verdict"] and "<b>a" not in page.source
+    run = Run.load(strange)
+    assert figures.reward([Experiment(rf"{letter}: $\{letter}$", [run], {}) for letter in "AB"], "steps", ())
 
 
 @pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
