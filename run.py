@@ -14,6 +14,7 @@ import difflib
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -394,6 +395,7 @@ def train(config: RunConfig) -> int:
     path = config.run_path()
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     run = Run(config, folder)
+    quoted = shlex.quote(str(path))  # for commands that are printed to be given again
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)
@@ -406,7 +408,7 @@ def train(config: RunConfig) -> int:
             run.close()
         except KeyboardInterrupt:
             run.children.kill()
-        print(f"Stopped. Carry on with: python run.py --resume {path}", flush=True)
+        print(f"Stopped. Carry on with: python run.py --resume {quoted}", flush=True)
         try:
             if (path / "progress.csv").exists():
                 progress_module.draw_curves(path)
@@ -418,9 +420,9 @@ def train(config: RunConfig) -> int:
         log.error("%s\n%s", error, details, exc_info=True)
         run.tell_failure(str(error))
         print(f"run.py: {error}", file=sys.stderr)
-        print(f"Carry on with: python run.py --resume {path}", flush=True)
+        print(f"Carry on with: python run.py --resume {quoted}", flush=True)
         if run.teacher_is_person:
-            print(f"Label meanwhile with: python run.py label {path} --ui {config.prefs.ui}", flush=True)
+            print(f"Label meanwhile with: python run.py label {quoted} --ui {config.prefs.ui}", flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
         return FAILURE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from html import escape
 
@@ -162,5 +163,5 @@ def _introduction(run: Run) -> str:
 
 
 def _commands(runs: Sequence[Run]) -> str:
-    lines = (f"<li><code>python run.py report {escape(str(run.path))}</code></li>" for run in runs)
+    lines = (f"<li><code>python run.py report {escape(shlex.quote(str(run.path)))}</code></li>" for run in runs)
     return f"<ul>{''.join(lines)}</ul>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -177,7 +178,7 @@ def speed(report: Report, run: Run, suffix: str) -> str:
 
 def settings(report: Report, run: Run, suffix: str) -> str:
     """What was changed from the defaults, and what else a repetition needs."""
-    command = " ".join(["python", "run.py", *map(str, run.record.get("command", ["?"])[1:])])
+    command = shlex.join(["python", "run.py", *map(str, run.record.get("command", ["?"])[1:])])
     machine, versions = run.record.get("machine", {}), run.record.get("versions", {})
     facts = {"command": command, "commit": run.record.get("git_revision"), "started": run.record.get("started")}
     rows = [(name, str(value)) for name, value in {**facts, **machine, **versions}.items() if value]

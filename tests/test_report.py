@@ -261,7 +261,11 @@ def test_a_run_that_was_stopped_by_an_error(dot: Path) -> None:
 
 def test_names_are_escaped(dot: Path) -> None:
     strange = dot.rename(dot.with_name("<b>a&b"))
+    record = json.loads((strange / "config.json").read_text())
+    record["command"] = ["run.py", "train_policy_with_preferences", DOT, "--run_name", "<b>a&b"]
+    (strange / "config.json").write_text(json.dumps(record))
     page = page_of(strange)
+    assert "--run_name '<b>a&b'" in page.sections["settings"], "the command can be given again"
     assert "<b>a&b" in page.sections["verdict"] and "<b>a" not in page.source
     run = Run.load(strange)
     assert figures.reward([Experiment(rf"{letter}: $\{letter}$", [run], {}) for letter in "AB"], "steps", ())

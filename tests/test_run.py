@@ -383,15 +383,15 @@ def test_a_row_that_a_full_disk_has_cut_is_not_joined_to_the_next(tmp_path: Path
 
 
 def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
-    folder = tmp_path / "a"
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
+    folder = tmp_path / "a b"
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a b", *LONG)
     with started(tmp_path, *words) as process:
         wait_for(lambda: policy_steps(folder) > 0 and any(row["episode_return"] for row in progress(folder)), process)
         before = policy_steps(folder)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in output
-    assert f"python run.py --resume {folder}" in output
+    assert f"python run.py --resume '{folder}'" in output
     assert policy_steps(folder) >= before
     assert (folder / "curves.png").stat().st_size > 5000
 
