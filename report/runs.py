@@ -84,7 +84,8 @@ class Run:
             UserError: it is none, or its config.json is damaged.
         """
         config = read_config(path)
-        if missing := [name for name in ("mode", "env_id", "seed") if name not in config]:
+        wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
+        if missing := [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)]:
             raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
         record = json.loads((path / "config.json").read_text())
         progress = read_rows(path / "progress.csv")

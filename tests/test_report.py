@@ -361,13 +361,15 @@ def test_settings_of_another_version(dot: Path) -> None:
     assert "another version" in page.sections["settings"] and "Pearson" in page.sections["correlation"]
 
 
-@pytest.mark.parametrize("kind", ["nowhere", "empty", "damaged", "incomplete", "file", "none"])
+@pytest.mark.parametrize("kind", ["nowhere", "empty", "damaged", "incomplete", "no predictor", "file", "none"])
 def test_what_is_no_run_is_one_sentence(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / kind
-    if kind in ("empty", "damaged", "incomplete"):
+    contents = {"damaged": "{", "incomplete": '{"config": {"mode": "x"}}'}
+    contents["no predictor"] = '{"config": {"mode": "gather_initial_prefs", "env_id": "CartPole-v1", "seed": 0}}'
+    if kind in ("empty", *contents):
         folder.mkdir()
-    if kind in ("damaged", "incomplete"):
-        (folder / "config.json").write_text('{"config": {"mode": "x"}}' if kind == "incomplete" else "{")
+    if kind in contents:
+        (folder / "config.json").write_text(contents[kind])
     if kind == "file":
         folder.write_text("")
     assert report(*([] if kind == "none" else [folder])) == 2
