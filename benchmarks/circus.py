@@ -31,7 +31,7 @@ from pages import write_between
 from envs import make_vec_env
 from examples import circus
 from pref_db import PrefDB, store_path
-from processes import UserError
+from processes import USER_ERRORS, UserError
 from run_folder import git_revision, machine, read_config
 from video import write_video
 from watch import Agent, WatchConfig, film
@@ -152,4 +152,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    tyro.cli(main, use_underscores=True)
+    try:
+        tyro.cli(main, use_underscores=True)
+    except USER_ERRORS as error:
+        sys.exit(f"circus.py: {error}")

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pages import write_between
 
 from experiments import BODIES_LABELS
+from processes import USER_ERRORS, UserError
 from progress import draw_curves
 from report.references import Reference, references
 from run_folder import short_revision
@@ -68,6 +69,8 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
         rows = [row for row in csv.DictReader(file) if row["steps"]]
     config = json.loads((run / "config.json").read_text())
     training = [row for row in rows if float(row["steps"]) > 0]
+    if not training:
+        raise UserError(f"{run} has not trained a policy yet; carry on with it by --resume, and record it then.")
     speeds = [float(row["steps_per_second"]) for row in training]
     figures: dict[str, Any] = {
         "labels": int(rows[-1]["labels"] or 0),
@@ -285,4 +288,7 @@ def _last(rows: list[dict[str, str]], name: str) -> float | None:
 
 
 if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "readme": readme})
+    try:
+        tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "readme": readme})
+    except USER_ERRORS as error:
+        sys.exit(f"evidence.py: {error}")
