@@ -19,7 +19,6 @@ from processes import UserError
 log = logging.getLogger("run")
 
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
-TABLES = ("progress.csv", "evaluations.csv")  # to which a resumed run adds rows
 
 
 class RunFolder:
@@ -87,8 +86,6 @@ class RunFolder:
             draft = file.with_suffix(".new")
             draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
             draft.replace(file)
-        for name in TABLES:
-            _cut_to_whole_rows(path / name)
         return folder
 
     def close(self) -> None:
@@ -96,12 +93,6 @@ class RunFolder:
         logging.getLogger().removeHandler(self._handler)
         self._handler.close()
         self._lock.close()
-
-
-def _cut_to_whole_rows(path: Path) -> None:
-    """Takes away a last row that a full disk or a crash left without its end: the next one would be joined to it."""
-    if path.exists():
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def read_config(path: Path) -> dict[str, Any]:
