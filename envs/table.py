@@ -120,8 +120,14 @@ _TUNED: dict[str, dict[str, object]] = {
         "max_prefs": 500,
     },
     # Its targets change every 50 steps, and a discount that looks beyond drowns what depends on them: at 0.995 the arm
-    # only ever folded itself up, in the middle of all places where targets may be.
-    **{env_id: {"gamma": 0.95} for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")},
+    # only ever folded itself up, in the middle of all places where targets may be. What is left of the way at last is
+    # less than three predictors together see.
+    **{
+        env_id: {"gamma": 0.95, "ensemble_size": 6}
+        for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")
+    },
+    # Without ends it has to get up as well as to walk, which wants more units than the field gives it.
+    "Walker-v1": {"policy_units": 128, "ensemble_size": 6},
     # Gymnasium's Ant, for which torque is dear, thrashes for the entropy of eight joints.
     **{f"Ant-v{version}": {"ent_coef": 0.0} for version in (2, 3, 4, 5)},
     # The one whose episodes do not end lies on its back for most of them, and only by thrashing gets up again.
