@@ -12,10 +12,12 @@ import ctypes
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import os
 import queue
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +34,7 @@ SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 LABEL_QUEUE_SIZE = 1024
 Context = SpawnContext | ForkServerContext
 LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
+LONGEST_TMPDIR = 70  # a socket's path has 103 characters at most, of which 32 are multiprocessing's
 TURN_SECONDS = 60.0  # longer than a step, or all batches that it makes due, should take
 
 
@@ -39,10 +42,12 @@ def start_context(method: str | None = None) -> Context:
     """How processes are started: each from a small server that has imported the large libraries once, for all of them.
 
     A process so started has nothing of the one that asked for it but what it is given, as with `spawn`, which is what
-    systems without `forkserver` have; or by the `method` of multiprocessing that is given.
+    systems without `forkserver` have, and those whose temporary folder has too long a name for the server's socket; or
+    by the `method` of multiprocessing that is given.
     """
     if method is None:
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        has_room = len(os.fsencode(tempfile.gettempdir())) <= LONGEST_TMPDIR
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() and has_room else "spawn"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(LARGE_LIBRARIES)
@@ -51,8 +56,7 @@ def start_context(method: str | None = None) -> Context:
 
 def warm_up() -> None:
     """Starts that server now, so that it imports the libraries while this process does the same."""
-    start_context()
-    if "forkserver" in multiprocessing.get_all_start_methods():
+    if start_context().get_start_method() == "forkserver":
         # They inherit that: a terminal that closes tells them too, as `timeout` does, and they are needed to the end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         multiprocessing.resource_tracker.ensure_running()  # first, since it lifts what blocks the other signal

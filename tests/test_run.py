@@ -193,6 +193,14 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     assert len(answers(tmp_path / "more")) == 20, "the labels loaded count"
 
 
+def test_a_temporary_folder_of_a_long_name(tmp_path: Path) -> None:
+    """As batch systems make them; the path of a socket may not be as long."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, TMPDIR=str(long))
+    assert len(answers(tmp_path / "a")) == 12
+
+
 def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> None:
     folder = tmp_path / "clips"
     words = ("--no_gather_prefs", "--max_segs", "9", "--n_envs", "2", "--run_name", "clips")
