@@ -77,7 +77,7 @@ def test_the_papers_features_have_the_defaults_that_the_readme_tells() -> None:
     assert len(checked) > 15
 
 
-@pytest.mark.parametrize("flag", ["reward_std", "gamma", "gae_lambda", "ent_coef", "max_prefs"])
+@pytest.mark.parametrize("flag", ["reward_std", "gamma", "gae_lambda", "ent_coef", "max_prefs", "ensemble_size"])
 def test_the_defaults_of_each_domain_are_those_that_the_readme_tells(flag: str) -> None:
     (cells,) = [cells for cells in rows_after("and clips of 1.5 seconds.\n") if cells[1] == f"`--{flag}`"]
     for cell, env_id in zip(cells[2:5], ("PongNoFrameskip-v4", "Hopper", "MovingDotNoFrameskip-v0"), strict=True):
