@@ -12,7 +12,7 @@ import torch
 import tyro
 
 import checkpoint
-from a2c.config import ALGORITHMS_DEFAULTS, UNITS, PolicyConfig
+from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
 from envs import env_info
 from pref_interface import PrefsConfig
 from processes import UserError
@@ -32,8 +32,8 @@ MODES: tuple[str, ...] = get_args(Mode)
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 # Settings of what a run's folder holds: its networks' weights and its clips.
 FIXED = (
-    *("policy_network", "policy_units", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size"),
-    *("batchnorm", "clip_steps", "load_prefs_dir"),
+    *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
+    *("clip_steps", "load_prefs_dir"),
     # And what it began with.
     *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
     *("explore_million_timesteps", "n_initial_rounds"),
@@ -221,7 +221,6 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
         values["policy_network"] = state["network"]
-        values["policy_units"] = state.get("units", UNITS)  # older ones do not say
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -273,7 +272,6 @@ def validate(config: RunConfig) -> None:
         "n_steps": (policy.n_steps, 1),
         "ppo_epochs": (policy.ppo_epochs, 1),
         "ppo_minibatches": (policy.ppo_minibatches, 1),
-        "policy_units": (policy.policy_units, 1),
         "policy_ckpt_interval": (policy.policy_ckpt_interval, 1),
         "log_interval": (policy.log_interval, 1),
         "eval_episodes": (policy.eval_episodes, 1),

@@ -476,17 +476,18 @@ class OwnNetwork(nn.Module):
 
 
 class PolicyMLP(nn.Module):
-    """Two hidden layers of tanh units for the actor and two for the critic, the field's for vector observations.
+    """Two hidden layers of 64 tanh units for the actor and two for the critic, the field's for vector observations.
 
     The two share nothing: what an action is worth and which one to take ask for different features.
-    Shape: float32 (B, D) -> (2, B, units), the actor's first.
+    Shape: float32 (B, D) -> (2, B, 64), the actor's first.
     """
 
-    def __init__(self, n_inputs: int, units: int) -> None:
+    n_features = 64
+
+    def __init__(self, n_inputs: int) -> None:
         super().__init__()
-        self.n_features = units
         self.reader = VectorReader(n_inputs, limit=10)
-        self.fc1, self.fc2 = EnsembleLinear(2, n_inputs, units), EnsembleLinear(2, units, units)
+        self.fc1, self.fc2 = EnsembleLinear(2, n_inputs, 64), EnsembleLinear(2, 64, self.n_features)
         for layer in (self.fc1, self.fc2):
             for weight in layer.weight.data:
                 nn.init.orthogonal_(weight, math.sqrt(2))

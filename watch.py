@@ -17,7 +17,6 @@ import tyro
 
 import checkpoint
 from a2c import demonstrations
-from a2c.config import UNITS
 from a2c.model import Policy
 from config import check_seed
 from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
@@ -209,7 +208,7 @@ class Agent:
         folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
         state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
         info = env_info(state["env_id"])
-        policy = Policy(info, state["network"], units=state.get("units", UNITS))
+        policy = Policy(info, state["network"])
         checkpoint.fill(policy, state["weights"], path)
         return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Algo = Literal["a2c", "ppo", "trpo"]
-UNITS = 64  # the field's for vector observations
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ class PolicyConfig:
     learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
     policy_network: Literal["nature", "feature_points", "nature_lstm"] = "nature"
     """Body for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
-    policy_units: int = UNITS
-    """Units of both hidden layers of the policy for vector observations."""
     demonstrations: str | None = None
     """Recorded play (an .npz file of `watch --record_demonstrations`, or a folder of them) that the policy learns to
     imitate before anything else."""

@@ -50,7 +50,7 @@ class Follower:
     def __init__(self, env_id: str, config: PolicyConfig, memory: Any, size: int, index: int) -> None:
         self.env_id, self.config, self.index = env_id, config, index
         self.mine = share(config.n_envs, size, index)
-        policy = Policy(env_info(env_id), config.policy_network, units=config.policy_units)
+        policy = Policy(env_info(env_id), config.policy_network)
         self.shared = Shared.lay_out(policy, env_id, config, Arena(memory), size, leads=False)
         self.batch = Batch.of(self.shared.rollout)
         self.actor: Actor | None = None
@@ -112,8 +112,7 @@ def start_crew(children: Children, env_id: str, config: PolicyConfig, size: int)
     context = children.channels.context
     assert context is not None
     plan = Arena()
-    policy = Policy(env_info(env_id), config.policy_network, units=config.policy_units)
-    Shared.lay_out(policy, env_id, config, plan, size, leads=False)
+    Shared.lay_out(Policy(env_info(env_id), config.policy_network), env_id, config, plan, size, leads=False)
     memory = allocate(plan.used, context)
     links = [context.Pipe() for _ in range(size - 1)]
     for index, (_, link) in enumerate(links, start=1):

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
 import networks
-from a2c.config import UNITS
 from a2c.crew import Arena
 from envs import EnvInfo
 
@@ -43,15 +42,14 @@ class Policy(nn.Module):
         info: what the environment shows and takes.
         network: `nature`, `feature_points` or `nature_lstm` for pixels; vectors always get an MLP.
         device: where the networks compute; observations come, and actions go, as arrays in main memory.
-        units: of each hidden layer of that MLP.
     """
 
-    def __init__(self, info: EnvInfo, network: str, device: torch.device = networks.CPU, units: int = UNITS) -> None:
+    def __init__(self, info: EnvInfo, network: str, device: torch.device = networks.CPU) -> None:
         super().__init__()
         self.device = device
         self.body: nn.Module
         if info.kind == "vector":
-            self.body = networks.PolicyMLP(info.observation_shape[0], units)
+            self.body = networks.PolicyMLP(info.observation_shape[0])
         elif network == "feature_points":
             self.body = networks.FeaturePoints(stride=2)  # coarser and faster; enough to steer by
         else:

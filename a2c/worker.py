@@ -93,7 +93,7 @@ class PolicyWorker:
         self.info: EnvInfo = env_info(env_id)
         if clip_steps is not None:
             self.info = replace(self.info, segment_length=clip_steps)
-        self.policy = Policy(self.info, config.policy_network, device, config.policy_units)
+        self.policy = Policy(self.info, config.policy_network, device)
         if self.policy.log_std is not None:
             torch.nn.init.constant_(self.policy.log_std, math.log(config.init_noise_std))
         if device.type == "cuda":  # then the update and the reward predictor need no second transfer
@@ -390,7 +390,6 @@ class PolicyWorker:
                 "kind": "policy",
                 "env_id": self.info.env_id,
                 "network": self.config.policy_network,
-                "units": self.config.policy_units,
                 "algo": self.config.algo,
                 "updates": self.updates,
                 "weights": self.policy.state_dict(),

@@ -126,8 +126,6 @@ _TUNED: dict[str, dict[str, object]] = {
         env_id: {"gamma": 0.95, "ensemble_size": 6}
         for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")
     },
-    # Without ends it has to get up as well as to walk, which wants more units than the field gives it.
-    "Walker-v1": {"policy_units": 128, "ensemble_size": 6},
     # Gymnasium's Ant, for which torque is dear, thrashes for the entropy of eight joints.
     **{f"Ant-v{version}": {"ent_coef": 0.0} for version in (2, 3, 4, 5)},
     # The one whose episodes do not end lies on its back for most of them, and only by thrashing gets up again.

@@ -245,10 +245,6 @@ def test_a_loaded_policy_is_built_as_it_was_trained(tmp_path: Path) -> None:
     state = {"kind": "policy", "env_id": PONG, "network": "feature_points"}
     checkpoint.save(tmp_path / "policy", 5, state)
     assert train(PONG, "--load_policy_ckpt_dir", str(tmp_path)).policy.policy_network == "feature_points"
-    body = {"kind": "policy", "env_id": "Walker-v1", "network": "nature"}
-    for said, units in (({}, 64), ({"units": 48}, 48)):  # older ones do not say
-        checkpoint.save(tmp_path / "policy", 6, {**body, **said})
-        assert train("Walker-v1", "--load_policy_ckpt_dir", str(tmp_path)).policy.policy_units == units
 
 
 @pytest.mark.parametrize("flag", ["--load_policy_ckpt_dir", "--load_reward_predictor_ckpt_dir"])
@@ -461,7 +457,7 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        *(("--policy_network", "nature"), ("--policy_units", "9"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")),
+        *(("--policy_network", "nature"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")),
         *(("--demonstrations", "a.npz"), ("--explore_million_timesteps", "1"), ("--init_noise_std", "1")),
     ],
 )

@@ -101,7 +101,7 @@ def test_ensemble_linear_takes_one_input_for_all_or_one_for_each() -> None:
 
 def test_policy_bodies_have_their_stated_width() -> None:
     assert NatureCNN(4)(pixels(2)).shape == (2, NatureCNN.n_features) == (2, 512)
-    assert PolicyMLP(5, 48)(torch.randn(7, 5)).shape == (2, 7, 48)
+    assert PolicyMLP(5)(torch.randn(7, 5)).shape == (2, 7, PolicyMLP.n_features)
     assert FeaturePoints(stride=2)(pixels(2)).shape == (1, 2, FeaturePoints.n_features)
 
 

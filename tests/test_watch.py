@@ -169,14 +169,6 @@ def test_the_agent_is_the_one_that_was_saved(dot: Path, monkeypatch: pytest.Monk
         assert state.keys() == weights.keys() and all(torch.equal(state[name], weights[name]) for name in weights)
 
 
-def test_an_agent_of_other_units_is_the_one_that_was_saved(tmp_path: Path) -> None:
-    line = "train_policy_with_original_rewards CartPole-v1 --policy_units 24 --n_envs 2 --million_timesteps 0.001"
-    assert run.main([*line.split(), "--log_dir", str(tmp_path), "--run_name", "pole"]) == 0
-    policy, path = watch.Agent.load(tmp_path / "pole").policy, checkpoint.find(tmp_path / "pole", "policy")
-    assert policy.actor.in_features == 24
-    assert all(torch.equal(policy.state_dict()[name], w) for name, w in checkpoint.read(path)["weights"].items())
-
-
 def test_the_same_seed_plays_the_same_episode(dot: Path) -> None:
     agent = watch.Agent.load(dot)
 
