@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -47,6 +48,14 @@ class RunFolder:
         Raises:
             UserError: the folder exists or cannot be made.
         """
+        record = {
+            "config": config,
+            "command": sys.argv,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "git_revision": git_revision(),
+            "machine": machine(),
+            "versions": {name: metadata.version(name) for name in PACKAGES},
+        }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
@@ -56,15 +65,11 @@ class RunFolder:
                     f"{path} already exists; go on with it by --resume {path}, or choose another --run_name."
                 ) from None
             raise UserError(f"cannot make {path} ({error.strerror}); choose another --log_dir.") from error
-        record = {
-            "config": config,
-            "command": sys.argv,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git_revision": git_revision(),
-            "machine": machine(),
-            "versions": {name: metadata.version(name) for name in PACKAGES},
-        }
-        (path / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+        try:
+            (path / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+        except OSError as error:
+            shutil.rmtree(path)  # else its name would be taken by what can never be resumed
+            raise UserError(f"cannot write in {path} ({error.strerror}); choose another --log_dir.") from error
         return cls(path)
 
     @classmethod

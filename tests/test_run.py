@@ -62,6 +62,17 @@ def run(
 
 
 @contextmanager
+def small_files(n_bytes: int) -> Iterator[None]:
+    """As on a full disk, no file grows beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
 def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
     """A run in the background, ended with the block."""
     process = subprocess.Popen(
@@ -612,11 +623,15 @@ def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(
     with closing(PrefDB.create(tmp_path / "prefs.db", DOT, steps)) as db:
         db.add_answers([(pair, Choice.A) for pair in pairs], teacher="test")
     words = ("pretrain_reward_predictor", DOT, "--load_prefs_dir", str(tmp_path), "--n_initial_epochs", "1")
-    before, size = resource.getrlimit(resource.RLIMIT_FSIZE), (tmp_path / "prefs.db").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 4096, before[1]))
-    try:
+    with small_files((tmp_path / "prefs.db").stat().st_size - 4096):
         assert "the disk is full" in refused(capsys, tmp_path, *words, "--run_name", "a", status=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     run(tmp_path, "--resume", str(tmp_path / "a"))
     assert answers(tmp_path / "a") == answers(tmp_path) and len(pairs) == 12
+
+
+def test_a_full_disk_takes_no_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else the run could neither be started by it again nor be resumed."""
+    words = ("train_policy_with_original_rewards", "CartPole-v1", "--run_name", "a")
+    with small_files(1000):
+        assert "cannot write in" in refused(capsys, tmp_path, *words)
+    assert list(tmp_path.iterdir()) == []
