@@ -146,7 +146,8 @@ def git_revision() -> str:
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()
         changes = subprocess.run(
-            ["git", "-C", str(root), "status", "--porcelain", "-uno"],
+            # Without the lock by which it would write what it finds into the index, in the way of who commits just now.
+            ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain", "-uno"],
             capture_output=True,
             text=True,
             check=True,

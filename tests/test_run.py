@@ -26,6 +26,7 @@ import torch
 
 import checkpoint
 import run as run_module
+import run_folder
 from a2c.runner import random_segment
 from envs import env_info
 from examples.dot_left import to_the_left
@@ -635,3 +636,17 @@ def test_a_full_disk_takes_no_name(tmp_path: Path, capsys: pytest.CaptureFixture
     with small_files(1000):
         assert "cannot write in" in refused(capsys, tmp_path, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_leaves_the_repository_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start may come between the steps of a commit, or be killed with the index locked."""
+    file, index = tmp_path / "file", tmp_path / ".git" / "index"
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    file.write_text("text")
+    for words in (("init", "--quiet"), ("add", "file"), ("commit", "--quiet", "--message", "a")):
+        subprocess.run([*git, *words], check=True)
+    os.utime(file, (0, 0))  # of which git would make a note
+    before = index.read_bytes()
+    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
+    assert re.fullmatch("[0-9a-f]{40}", run_folder.git_revision())
+    assert index.read_bytes() == before
