@@ -22,6 +22,10 @@ from channels import WeightsBoard
 from pair_batches import observations_of
 from pref_db import Segment
 
+DIVERGED = (
+    "the training of the reward predictor diverged, so that it predicts no numbers; go on with a lower "
+    "--reward_predictor_learning_rate."
+)
 NORMALISER_STEPS = 1000  # of the policy's newest steps, which give the reward its zero and scale
 NORMALISER_STRIDE = 7  # of these one in seven: whole episodes of all environments, not a beginning that is all reward
 

@@ -30,6 +30,8 @@ from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from channels import Channels, Report, offer
 from envs import EnvError, EnvInfo, env_info, make_vec_env
+from errors import UserError
+from reward_predictor import DIVERGED
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
@@ -202,6 +204,8 @@ class PolicyWorker:
                 predicted = self.rewarder.member_rewards(observations, actions)
             predicted = predicted.reshape(-1, *rollout.rewards.shape)
             rewards = self._reward(predicted) * rollout.valid
+            if not np.isfinite(rewards).all():
+                raise UserError(DIVERGED)
             in_own_measure = self.rewarder.in_own_measure(predicted)
         if self.rewarder is not None:
             segments = self.runner.cut(self.steps, in_own_measure)

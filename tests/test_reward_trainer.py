@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import checkpoint
 import reward_trainer
 from channels import Channels, ProcessorTurns, WeightsBoard, drain, start_context
+from errors import UserError
 from label_queue import FEW_LABELS, LabelQueue
 from networks import RewardCNN
 from pair_batches import TrainingPair, bootstrap_count
@@ -357,6 +358,21 @@ def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
     before = rewards(trainer.learner.reward).mean()
     train(trainer, 100)
     assert rewards(trainer.learner.reward).mean() < 0.9 * before
+
+
+def test_a_training_that_diverges_ends_and_leaves_the_last_predictor_that_predicts(ring: Ring) -> None:
+    answer(ring.db, range(20))
+    pretrain(first := ring.trainer())
+    first.save()
+    diverging = ring.trainer(replace(SMALL, reward_predictor_learning_rate=1e30), resume=True)
+    with pytest.raises(UserError, match="diverged"):
+        train(diverging, 100)
+    diverging.close()
+    ring.trainers.remove(diverging)
+    resumed = ring.trainer(resume=True)
+    assert np.array_equal(rewards(resumed.predictor.reward), rewards(first.predictor.reward))
+    train(resumed, 10)
+    assert resumed.batches == first.batches + 10
 
 
 def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
