@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -228,7 +229,7 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         if not state.get("pretrained", True) and not first.prefs.load_prefs_dir:
             raise UserError(
                 f"the training of {path} was stopped before its end; finish it with "
-                f"`python run.py --resume {path.parent.parent}`, or give --load_prefs_dir."
+                f"`python run.py --resume {shlex.quote(str(path.parent.parent))}`, or give --load_prefs_dir."
             )
         values |= state["config"]
         # A predictor that is loaded needs no labels: more are asked for only if a number of them is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable
@@ -250,7 +251,8 @@ class PrefInterface:
         """What the run does without labels from now on."""
         missing = min(self.n_initial, FEW_LABELS) - self.n_labels
         if missing > 0 and self.channels.labels is not None:
-            return f"training waits for {missing} labels more, which `python run.py label {self.db.path.parent}` gives"
+            place = shlex.quote(str(self.db.path.parent))
+            return f"training waits for {missing} labels more, which `python run.py label {place}` gives"
         return "training goes on"
 
     @property

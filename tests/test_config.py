@@ -88,7 +88,7 @@ DOT_DEFAULTS = {
         ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
         ("Hopper", 60, VECTOR_DEFAULTS),
         ("Swimmer-v5", 38, {**VECTOR_DEFAULTS, "ent_coef": 0.05, "gamma": 0.9999}),
-        ("Reacher", 15, {**VECTOR_DEFAULTS, "gamma": 0.95}),
+        ("Reacher", 15, {**VECTOR_DEFAULTS, "gamma": 0.95, "ensemble_size": 6}),
     ],
 )
 def test_defaults_are_those_of_the_domain(env_id: str, steps_of_a_clip: int, expected: dict[str, Any]) -> None:
