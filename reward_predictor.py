@@ -214,6 +214,11 @@ class RewardPredictor(nn.Module):
                 statistics.add(torch.from_numpy(segment.observations.reshape(-1, *seen)))
             self.body.reader.normalise(*statistics.mean_and_std())
 
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are numbers; a card is waited for once."""
+        values = [tensor for tensor in self.state_dict().values() if tensor.is_floating_point()]
+        return bool(torch.stack(torch._foreach_norm(values)).isfinite().all())
+
     def normalised(self, raw: Tensor) -> Tensor:
         """Raw rewards (members, B) -> zero mean and `reward_std` for each member."""
         return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std

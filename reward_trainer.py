@@ -296,7 +296,7 @@ class Trainer:
         if self.adapts_l2:
             decay(self.learner, self.l2, self.config.reward_predictor_learning_rate)
         self.optimizer.step()
-        if not self._is_finite():  # before it is in the average, and so in the policy's rewards
+        if not self.learner.is_finite():  # before it is in the average, and so in the policy's rewards
             raise UserError(DIVERGED)
         self._average()
         return losses.detach(), (returns_a - returns_b).detach()
@@ -317,9 +317,6 @@ class Trainer:
             out_of_bag = [self.validation["loss"]] * self.predictor.n_members
         ratio = [outside / inside for inside, outside in zip(in_bag, out_of_bag, strict=True)]
         return {"in_bag_loss": in_bag, "out_of_bag_loss": out_of_bag, "out_of_bag_ratio": ratio}
-
-    def _is_finite(self) -> bool:
-        return bool(torch.stack(torch._foreach_norm(list(self.learner.parameters()))).isfinite().all())
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -521,7 +518,7 @@ class Trainer:
             self._settle()
             self._measure()
         self.channels.reports.put(Report("reward predictor", self.status()))
-        if self.batches and self._is_finite():  # else the newest checkpoint is what can be gone on with
+        if self.batches and self.learner.is_finite():  # else the newest checkpoint is what can be gone on with
             self.save()
         self.db.close()
         if self._writer is not None:

@@ -226,7 +226,7 @@ def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
     inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
     predictor = RewardPredictor(inputs, PredictorConfig(**state["config"]))
     checkpoint.fill(predictor, state["weights"], path)
-    if not all(tensor.isfinite().all() for tensor in predictor.state_dict().values()):
+    if not predictor.is_finite():
         raise checkpoint.CheckpointError(
             f"the training of {path} diverged, so it predicts no numbers; train again with a lower "
             "--reward_predictor_learning_rate."

@@ -64,7 +64,7 @@ def run(
 
 @contextmanager
 def small_files(n_bytes: int) -> Iterator[None]:
-    """As on a full disk, no file grows beyond so many bytes."""
+    """No file grows beyond so many bytes, as on a full disk: the same failed writes, from the system itself."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:
@@ -600,17 +600,8 @@ def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, limit: int, words: tuple[str, ...]) -> None:
-    """A limit on the size of files stands in for a full disk: the same failed writes, from the system itself."""
-    script = (
-        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
-        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    whole = command(tmp_path, *words, "--run_name", "a", *LONG)
-    result = subprocess.run(
-        [sys.executable, "-c", script, *whole[1:]], capture_output=True, text=True, timeout=DEADLINE, env=environment()
-    )
-    assert result.returncode == 1, result.stdout + result.stderr
+    with small_files(limit):
+        result = run(tmp_path, *words, "--run_name", "a", *LONG, status=1)
     assert re.search(r"^run.py: .+", result.stderr, re.M) and "Traceback" not in result.stderr
 
 
