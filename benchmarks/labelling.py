@@ -385,11 +385,14 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             lines.append(
                 (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
             )
-        speeds = [found[name]["agent_steps_per_second"] for name in BESIDE]
-        for name, speed in zip(BESIDE[1:], speeds[1:], strict=True):
-            of = len(found[name]["of"])
+        for name in BESIDE[1:]:
+            # Turn by turn, for from one to the next the machine itself differs by more.
+            shares = [beside / alone for beside, alone in zip(found[name]["of"], found[NOWHERE]["of"], strict=True)]
             lines.append(
-                (f"{name.capitalize()}: of its speed without", f"{speed / speeds[0]:.0%}, medians of {of} turns")
+                (
+                    f"{name.capitalize()}: of its speed without",
+                    f"{statistics.median(shares):.0%}, {min(shares):.0%} to {max(shares):.0%} in {len(shares)} turns",
+                )
             )
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
