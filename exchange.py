@@ -13,6 +13,7 @@ import gzip
 import json
 import math
 import pickle
+import shlex
 import time
 import uuid
 import zipfile
@@ -99,7 +100,8 @@ def import_command(arguments: list[str]) -> None:
         n_labels = import_legacy(legacy, target, config.env_id)
     else:
         n_labels = import_folder(folder, target)
-    print(f"{n_labels} labels in {target / 'prefs.db'}. Train on them with --load_prefs_dir {target}", flush=True)
+    place = shlex.quote(config.output)
+    print(f"{n_labels} labels in {target / 'prefs.db'}. Train on them with --load_prefs_dir {place}", flush=True)
 
 
 def export(db: PrefDB, output: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -146,7 +147,8 @@ def label_command(arguments: list[str]) -> None:
                 end(db)
         n = db.n_labels()
         change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
-        print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {config.run}", flush=True)
+        place = shlex.quote(config.run)
+        print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {place}", flush=True)
     finally:
         db.close()
 

@@ -523,10 +523,11 @@ def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
-    path = make_run(tmp_path)
+    place = tmp_path / "a b"
+    path = make_run(place)
     before = (path / "config.json").read_bytes()
-    with pytest.raises(UserError, match="already exists"):
-        make_run(tmp_path, "--seed", "3")
+    with pytest.raises(UserError, match=f"already exists; go on with it by --resume '{path}', or"):
+        make_run(place, "--seed", "3")
     with pytest.raises(UserError, match="cannot make"):
         RunFolder.create(path / "config.json" / "run", {})
     assert (path / "config.json").read_bytes() == before

@@ -53,12 +53,16 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
 
 
-def test_what_is_exported_and_imported_is_the_same(run: Path, tmp_path: Path) -> None:
+def test_what_is_exported_and_imported_is_the_same(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "a b"
     export_command([str(run), "--output", str(tmp_path / "out")])
-    import_command([str(tmp_path / "out"), "--output", str(tmp_path / "new")])
+    import_command([str(tmp_path / "out"), "--output", str(new)])
+    assert f"--load_prefs_dir '{new}'\n" in capsys.readouterr().out
     with (
         contextlib.closing(PrefDB.open(run / "prefs.db", read_only=True)) as before,
-        contextlib.closing(PrefDB.open(tmp_path / "new" / "prefs.db", read_only=True)) as after,
+        contextlib.closing(PrefDB.open(new / "prefs.db", read_only=True)) as after,
     ):
         assert (after.env_id, after.segment_length, after.n_labels()) == (ENV_ID, LENGTH, 4)
         columns = "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, labeller"
@@ -70,7 +74,7 @@ def test_what_is_exported_and_imported_is_the_same(run: Path, tmp_path: Path) ->
         assert sorted(after.segment_ids()) == sorted(before.segment_ids())
         for segment in before.segments():
             assert_same(after.segment(segment.id), segment)
-    export_command([str(tmp_path / "new"), "--output", str(tmp_path / "again")])
+    export_command([str(new), "--output", str(tmp_path / "again")])
     assert rows(tmp_path / "again") == rows(tmp_path / "out") and all(
         row["schema"] == 1 for row in rows(tmp_path / "out")
     )
