@@ -111,10 +111,18 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
     """
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; give --output another folder.")
-    (output / "segments").mkdir(parents=True)
+    _make_folder(output / "segments")
     db.back_up(output / "prefs.db")
     with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # a run may go on meanwhile
         return _export_files(copy, output)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes what --output names; raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder} ({error.strerror}); give --output another folder.") from error
 
 
 def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
@@ -301,7 +309,7 @@ def _insert(db: PrefDB, rows: list[dict[str, Any]]) -> None:
 def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segment], rows: list[dict[str, Any]]) -> int:
     """A new store of these segments and answers, or none if that fails; returns its labels."""
     is_new = not target.exists()
-    target.mkdir(parents=True, exist_ok=True)
+    _make_folder(target)
     db = PrefDB.create(target / "prefs.db", env_id, length)
     try:
         with db.transaction():

@@ -110,9 +110,16 @@ def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="exists already; give --output another folder"):
             export_command([str(run), "--output", str(place)])
         assert sorted(place.rglob("*")) == before
-    assert (tmp_path / "mine" / "answers.csv").read_text() == "precious"
-    with pytest.raises(UserError, match="another folder"):
-        import_command([str(tmp_path / "out"), "--output", str(run)])
+    file = tmp_path / "mine" / "answers.csv"
+    for command, source, place in (
+        (import_command, tmp_path / "out", run),
+        (import_command, tmp_path / "out", file),
+        (import_command, tmp_path / "out", file / "new"),
+        (export_command, run, file / "new"),
+    ):
+        with pytest.raises(UserError, match=r"^[^\n]+; give --output another folder\.$"):
+            command([str(source), "--output", str(place)])
+    assert file.read_text() == "precious"
 
 
 def change_row(**changes: Any) -> Callable[[Path], None]:
