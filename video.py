@@ -105,10 +105,11 @@ def _fitted(frame: np.ndarray) -> Image.Image:
     return Image.fromarray(frame).resize(size, Image.Resampling.BOX)
 
 
-def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
+def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, *, keep: bool = False) -> Path:
     """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
 
-    Small frames are enlarged by a whole factor until the short side has 320 pixels.
+    Small frames are enlarged by a whole factor until the short side has 320 pixels. With `keep` a file that is there by
+    then stays, and the new one is numbered; returns the path that it has.
     Raises ValueError for another suffix, for no frames, or for frames of another kind.
     """
     path = Path(path)
@@ -125,10 +126,20 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
     try:
         write = _write_mp4 if suffix == ".mp4" else _write_gif
         write(temporary, (_enlarge(frame, factor) for frame in chain([first], iterator)), fps)
+        path = unused(path) if keep else path  # only now: others may have been written meanwhile
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def unused(path: Path) -> Path:
+    """The path, or with -2, -3, ... before its suffix if there is such a file."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
 
 
 def _enlarge(frame: np.ndarray, factor: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 from pref_db import AnswerRow, Choice, PrefDB, store_path
 from processes import UserError
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
-from video import VIDEO_SUFFIXES, pair_picture, with_reward_plot, write_video
+from video import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
 from viewer import CHOSEN_SIDES, AnswerWindow, DisplayError, EpisodeWindow, open_display
 
 PAUSE_SECONDS = 1.0  # the end of an episode stays on
@@ -95,7 +95,7 @@ def watch_command(arguments: list[str]) -> None:
         if output is None:
             play_in_window(scenes, agent.info)
         else:
-            path = write_unused(output, (scene.picture for scene in scenes), agent.info.fps)
+            path = write_video(output, (scene.picture for scene in scenes), agent.info.fps, keep=True)
             print(f"Video: {path}", flush=True)
 
 
@@ -137,7 +137,7 @@ def show_prefs_command(arguments: list[str]) -> None:
         print_table(answers)
         if output is not None:
             newest = visible[-MAX_FILMED_PAIRS:]
-            written = write_unused(output, film_of_pairs(newest, len(answers)), newest[0].fps)
+            written = write_video(output, film_of_pairs(newest, len(answers)), newest[0].fps, keep=True)
             print(f"Video of the newest {len(newest)}: {written}", flush=True)
         else:
             print(f"The segments of {db.env_id} hold numbers and no clips, so there is nothing more to show.")
@@ -169,21 +169,6 @@ def check_folder(flag: str, path: Path) -> None:
         raise UserError(f"--{flag} {path} is in a folder that does not exist; make {path.parent} first.")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"{path.parent} may not be written to; give --{flag} with a file in another folder.")
-
-
-def write_unused(path: Path, frames: Iterable[np.ndarray], fps: float) -> Path:
-    """Writes a video, and gives it a name only then: another one of the same run may have been filmed meanwhile."""
-    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    return write_video(draft, frames, fps).rename(unused(path))
-
-
-def unused(path: Path) -> Path:
-    """The path, or with -2, -3, ... before its suffix if there is such a file."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return free
 
 
 @dataclass(frozen=True)

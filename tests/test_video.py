@@ -113,6 +113,17 @@ def test_a_video_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["episode.mp4"]
 
 
+def test_a_video_that_another_one_makes_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "watch.mp4"
+
+    def frames() -> Iterator[np.ndarray]:
+        yield clip(1, RED)[0]
+        path.write_bytes(b"of another")
+
+    assert video.write_video(path, frames(), 15, keep=True) == tmp_path / "watch-2.mp4"
+    assert path.read_bytes() == b"of another" and sorted(os.listdir(tmp_path)) == ["watch-2.mp4", "watch.mp4"]
+
+
 def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'episode.avi' is no video name: end it in .mp4 or .gif"):
         video.write_video(tmp_path / "episode.avi", film(), 15)

@@ -95,18 +95,6 @@ def test_a_video_is_never_overwritten_and_a_checkpoint_finds_its_run(dot: Path) 
     assert len(read_video(dot / "watch-3.mp4")) == EPISODE_STEPS
 
 
-def test_a_video_that_another_one_makes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "watch.mp4"
-
-    def frames() -> Iterator[np.ndarray]:
-        yield np.zeros((84, 84, 3), np.uint8)
-        path.write_bytes(b"of another")
-
-    assert watch.write_unused(path, frames(), 15) == tmp_path / "watch-2.mp4"
-    assert path.read_bytes() == b"of another" and len(read_video(tmp_path / "watch-2.mp4")) == 1
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played() -> None:
     # Permissions do not bind root, so the child gives that up once its imports are done.
     code = """
