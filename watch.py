@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +46,7 @@ class WatchConfig:
     beside: Path | None = None
     """Run folder or policy checkpoint of a second agent of the same environment, which plays on the right."""
     output: Path | None = None
-    """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
+    """Write a video (.mp4, .gif) instead of opening a window, up to a Ctrl-C; if it exists, the new one is numbered."""
     record_demonstrations: Path | None = None
     """Show nothing, and write the episodes to this file (.npz), for `--demonstrations` of a training run; if it exists,
     the new one is numbered."""
@@ -95,8 +97,22 @@ def watch_command(arguments: list[str]) -> None:
         if output is None:
             play_in_window(scenes, agent.info)
         else:
-            path = write_video(output, (scene.picture for scene in scenes), agent.info.fps, keep=True)
+            path = write_video(output, until_ctrl_c(scenes), agent.info.fps, keep=True)
             print(f"Video: {path}", flush=True)
+
+
+def until_ctrl_c(scenes: Iterator[Scene]) -> Iterator[np.ndarray]:
+    """The scenes' pictures; after a Ctrl-C there are no more, so that a video of those until then is written."""
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        for scene in scenes:
+            yield scene.picture
+            if pressed.is_set():
+                print(f"Stopped: the video ends at {scene.caption}", flush=True)
+                return
+    finally:
+        signal.signal(signal.SIGINT, before)  # the next one ends all
 
 
 def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,26 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
         line = [sys.executable, "-c", textwrap.dedent(code), folder]
         result = subprocess.run(line, capture_output=True, text=True, cwd=Path(watch.__file__).parent)
     assert f"UserError: {folder} may not be written to; give --output with a file in another" in result.stderr
+
+
+@pytest.mark.usefixtures("headless")
+def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Path) -> None:
+    film = tmp_path / "film.mp4"
+    process = start([], "watch", str(dot), "--episodes", "10000", "--output", str(film))
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".film.*")):  # what is written until it has its name
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    end = re.search(r"Stopped: the video ends at episode (\d+)/10000 .* step (\d+) ", printed)
+    assert process.returncode == 0 and end and str(film) in printed
+    assert len(read_video(film)) == EPISODE_STEPS * (int(end[1]) - 1) + int(end[2])
+    assert not list(tmp_path.glob(".film.*"))
 
 
 @pytest.mark.usefixtures("headless")
