@@ -422,7 +422,9 @@ class LabelApp:
         return JSONResponse(await self._current_status())
 
     async def get_events(self, request: Request, _: None) -> Response:
-        return StreamingResponse(self._events(request.state.session.labeller), media_type="text/event-stream")
+        # A HEAD has no body, which would go on for ever all the same.
+        events = self._events(request.state.session.labeller) if request.method == "GET" else ()
+        return StreamingResponse(events, media_type="text/event-stream")
 
     async def _events(self, labeller: str) -> AsyncIterator[str]:
         shown, said_at = None, 0.0

@@ -272,6 +272,18 @@ def test_events_tell_of_new_labels(server: Server) -> None:
     connection.close()
 
 
+def test_who_asks_for_the_head_of_the_events_can_ask_on(server: Server) -> None:
+    client = server.client("head")
+    connection = http.client.HTTPConnection(server.address.host, server.address.port, timeout=20)
+    for method, path in (("HEAD", "/api/events"), ("GET", "/api/me")):  # the next on one connection waits for the first
+        connection.request(method, path, headers={"Cookie": client.cookie})
+        response = connection.getresponse()
+        assert response.status == 200
+        last = response.read()
+    assert json.loads(last)["labeller"] == "head"
+    connection.close()
+
+
 def test_the_server_needs_nothing_of_the_run() -> None:
     """It is a small process beside the training, and the library's without it."""
     program = (
