@@ -104,6 +104,8 @@ class RunConfig:
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
         """Rebuilds a config from config.json; raises UserError if it is from another version."""
         try:
+            if empty := nulls(values):
+                raise TypeError(f"no {empty[0]} in them")
             parts = {
                 "prefs": PrefsConfig(**values["prefs"]),
                 "predictor": PredictorConfig(**values["predictor"]),
@@ -124,6 +126,13 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
         if name not in INCIDENTAL:
             values.update(value if isinstance(value, dict) else {name: value})
     return values
+
+
+def nulls(config: dict[str, Any]) -> list[str]:
+    """What has no value in a run's config as plain values, and needs one."""
+    defaults = RunConfig("gather_initial_prefs", "").as_dict()
+    defaults |= settings(defaults)
+    return [name for name, value in settings(config).items() if value is None and defaults.get(name) is not None]
 
 
 def parse(arguments: list[str]) -> RunConfig:

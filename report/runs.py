@@ -18,7 +18,7 @@ import numpy as np
 
 import checkpoint
 from checkpoint import CheckpointError
-from config import RunConfig, settings
+from config import RunConfig, nulls, settings
 from pref_db import PrefDB, PrefDBError
 from processes import UserError
 from report.references import Reference, target
@@ -85,9 +85,11 @@ class Run:
         """
         config = read_config(path)
         wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
-        if missing := [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)]:
-            raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
+        missing = [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)] or nulls(config)
         record = json.loads((path / "config.json").read_text())
+        missing += [name for name in ("command", "machine", "versions") if record.get(name, "") is None]
+        if missing:
+            raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
         progress = read_rows(path / "progress.csv")
         status, error = _status(path, progress, config)
         evaluations = [_evaluation(row) for row in read_rows(path / "evaluations.csv")]

@@ -516,7 +516,8 @@ def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
         parse(["--resume", str(tmp_path / "nowhere")])
     with pytest.raises(UserError, match="no run folder"):
         parse(["--resume", str(tmp_path / "empty")])
-    for damage in ("{", "[]", "{}", '{"config": 3}', '{"config": {}}', '{"config": {"mode": "x", "colour": 1}}'):
+    null = re.sub('"lr": [^,]+', '"lr": null', (path / "config.json").read_text())
+    for damage in ("{", "[]", "{}", '{"config": 3}', '{"config": {}}', '{"config": {"mode": "x", "colour": 1}}', null):
         (path / "config.json").write_text(damage)
         with pytest.raises(UserError, match=r"\.$"):
             parse([TRAIN, DOT, "--resume", str(path)])
