@@ -38,17 +38,20 @@ class FloatVector(gymnasium.ObservationWrapper):
 
 
 class FrameInInfo(gymnasium.Wrapper):
-    """Puts each observation's rendered frame into its info, from where it reaches the main process."""
+    """Puts each observation's rendered frame into its info, from where it reaches the main process.
+
+    In a tuple, of which Gymnasium makes no array: for one the frames of several environments have to be of one size.
+    """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset and render."""
         obs, info = self.env.reset(seed=seed, options=options)
-        return obs, {**info, FRAME_KEY: self.env.render()}
+        return obs, {**info, FRAME_KEY: (self.env.render(),)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step and render."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated, truncated, {**info, FRAME_KEY: self.env.render()}
+        return obs, reward, terminated, truncated, {**info, FRAME_KEY: (self.env.render(),)}
 
 
 def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
@@ -65,7 +68,7 @@ def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
     """Draw one frame here, where the error can be explained; raises EnvError if that fails."""
     try:
         with build_env(spec, info, watched=True) as env:
-            frame = env.reset(seed=0)[1][FRAME_KEY]
+            (frame,) = env.reset(seed=0)[1][FRAME_KEY]
     except Exception as error:  # a renderer may raise anything
         raise EnvError(f"{info.env_id} cannot draw frames for people to watch: {reason_of(error)}.") from error
     if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.shape[2:] == (3,)):
@@ -140,6 +143,13 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
 
     def _keep_frames(self, info: dict[str, Any]) -> dict[str, Any]:
         if self.n_watched:
-            self._frames = info.pop(FRAME_KEY)[: self.n_watched]
+            frames = [frame for (frame,) in info.pop(FRAME_KEY)[: self.n_watched]]
             del info[f"_{FRAME_KEY}"]
+            sizes = {frame.shape[:2] for frame in (*self._frames, *frames)}
+            if len(sizes) > 1:
+                raise EnvError(
+                    f"{self.info.env_id} cannot be watched: its frames change their size (rows and columns "
+                    f"{' and '.join(map(str, sorted(sizes)))}); let its render() keep to one."
+                )
+            self._frames = np.stack(frames)
         return info

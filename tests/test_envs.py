@@ -52,6 +52,13 @@ class PictureEnv(gymnasium.Env):
         return np.repeat(self._picture()[:30, :40, None], 3, axis=2)
 
 
+class ShrinkingEnv(PictureEnv):
+    """Draws a row less with every step."""
+
+    def render(self) -> np.ndarray:
+        return super().render()[self.steps :]
+
+
 class BadSpacesEnv(gymnasium.Env):
     """Acceptable observations and MultiBinary actions."""
 
@@ -425,6 +432,16 @@ def test_an_environment_that_cannot_be_drawn_is_used_where_nobody_watches() -> N
         np.testing.assert_array_equal(env.reset()[0], np.ones((2, 3)))
     with pytest.raises(EnvError, match="Bare-v0 cannot draw frames for people to watch"):
         make_vec_env("Bare-v0", 2, seed=0, n_watched=1)
+
+
+def test_frames_that_change_their_size_are_told_in_one_sentence() -> None:
+    gymnasium.register("Shrinking-v0", entry_point="tests.test_envs:ShrinkingEnv")
+    sentence = r"^Shrinking-v0 cannot be watched: its frames change their size .+ \(29, 40\) and \(30, 40\)\); .+\.$"
+    for n_envs in (1, 2):  # here, and in processes
+        with closing(make_vec_env("Shrinking-v0", n_envs, seed=0, n_watched=1)) as env:
+            env.reset()
+            with pytest.raises(EnvError, match=sentence):
+                env.step(np.zeros(n_envs, np.int64))
 
 
 def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
