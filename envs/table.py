@@ -229,8 +229,9 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def is_atari(spec: EnvSpec) -> bool:
-    """Whether an id is an Atari game of ale-py's."""
-    return spec.entry_point == "ale_py.env:AtariEnv"
+    """Whether an id is an Atari game of ale-py's, as it is: in wrappers or another mode it is another environment."""
+    changed = spec.additional_wrappers or {"mode", "difficulty"} & spec.kwargs.keys()
+    return spec.entry_point == "ale_py.env:AtariEnv" and not changed
 
 
 def is_body(spec: EnvSpec) -> bool:

@@ -444,6 +444,25 @@ def test_frames_that_change_their_size_are_told_in_one_sentence() -> None:
                 env.step(np.zeros(n_envs, np.int64))
 
 
+def test_an_atari_game_in_wrappers_or_another_mode_is_played_as_it_was_registered() -> None:
+    game = gymnasium.registry["PongNoFrameskip-v4"]
+    kept_short = (gymnasium.wrappers.TimeLimit.wrapper_spec(max_episode_steps=5),)
+    gymnasium.register("Short-v0", entry_point=game.entry_point, kwargs=game.kwargs, additional_wrappers=kept_short)
+    screens = {}
+    for difficulty in (0, 1):  # the second halves the paddle
+        kwargs = {**game.kwargs, "difficulty": difficulty}
+        gymnasium.register(f"Pong{difficulty}-v0", entry_point=game.entry_point, kwargs=kwargs)
+        with closing(make_vec_env(f"Pong{difficulty}-v0", 1, seed=0, n_watched=1)) as env:
+            env.reset()
+            for _ in range(60):
+                env.step(np.zeros(1, np.int64))
+            screens[difficulty] = env.watch()[0]
+    assert (screens[0] != screens[1]).any()
+    with closing(make_vec_env("Short-v0", 1, seed=0)) as env:
+        env.reset()
+        assert [env.step(np.zeros(1, np.int64))[3][0] for _ in range(5)] == [False] * 4 + [True]
+
+
 def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
     assert "green paddle" in task_of("PongNoFrameskip-v4") == task_of("ALE/Pong-v5")
     assert "points" in task_of("MsPacmanNoFrameskip-v4")
