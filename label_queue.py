@@ -542,13 +542,12 @@ class LabelQueue:
             return None
         # Of the pairs that lie 20 answers back the oldest that was not repeated; pairs ahead of it count as well.
         again = "SELECT 1 FROM lease AS r WHERE r.comparison_id = lease.comparison_id AND r.labeller = lease.labeller"
+        newest = "SELECT seq FROM effective_answer WHERE labeller = ?1 ORDER BY seq DESC LIMIT 1 OFFSET max(?2, 0)"
         row = db.execute(
             "SELECT lease.comparison_id, flip FROM effective_answer AS answer JOIN lease ON token = lease_token "
-            "WHERE answer.labeller = ? AND kind <> 'repeat' "
-            f"AND NOT EXISTS ({again} AND r.kind = 'repeat') "
-            "AND (SELECT count(*) FROM effective_answer AS since WHERE since.labeller = answer.labeller "
-            "AND since.seq > answer.seq) + ? >= ? ORDER BY answer.seq LIMIT 1",
-            (labeller, ahead, REPEAT_AFTER),
+            "WHERE answer.labeller = ?1 AND kind <> 'repeat' "
+            f"AND NOT EXISTS ({again} AND r.kind = 'repeat') AND answer.seq <= ({newest}) ORDER BY answer.seq LIMIT 1",
+            (labeller, REPEAT_AFTER - ahead),
         ).fetchone()
         return None if row is None else (row[0], not row[1], "repeat")
 

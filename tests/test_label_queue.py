@@ -243,6 +243,25 @@ def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: Lab
     assert queue.counts().answers == len(asked)
 
 
+def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: LabelQueue) -> None:
+    queue.set_setting("repeat_share", "0.1")
+    asked = pairs(1000)
+    queue.submit(asked)
+    work = [0]  # of SQLite, in thousands of its instructions, for each answer
+
+    def count() -> int:
+        work[-1] += 1
+        return 0
+
+    queue.db._connection().set_progress_handler(count, 1000)
+    with queue.db.transaction():  # one commit, which alone takes time here
+        for _ in asked:
+            queue.answer(submission(queue.claim("me")[0]))
+            work.append(0)
+    early, late = max(work[150:250]), max(work[900:1000])
+    assert late < 8 * early, "of four times as many answers it takes about four times as much"
+
+
 def test_an_answer_can_be_changed_while_its_pair_is_asked_again(queue: LabelQueue) -> None:
     queue.set_setting("repeat_share", "0.1")
     queue.submit(pairs(50))
