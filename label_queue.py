@@ -554,7 +554,7 @@ class LabelQueue:
     def _lease_seconds(self, db: sqlite3.Connection, labeller: str) -> float:
         times = db.execute(
             "SELECT answered_at - shown_at FROM answer WHERE labeller = ? AND choice <> 'retracted' "
-            "ORDER BY seq DESC LIMIT ?",
+            "AND shown_at IS NOT NULL ORDER BY seq DESC LIMIT ?",  # other tools' labels may not tell it
             (labeller, MEDIAN_OVER),
         ).fetchall()
         median = statistics.median(seconds for (seconds,) in times) if times else 0.0

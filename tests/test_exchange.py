@@ -176,6 +176,19 @@ def change_export(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def test_who_is_not_known_to_have_looked_at_imported_pairs_labels_on(run: Path, tmp_path: Path) -> None:
+    """Labels of other tools need not say when a pair was shown."""
+    out, new = tmp_path / "out", tmp_path / "new"
+    export_command([str(run), "--output", str(out)])
+    changed = [{**row, "shown_at": None} for row in rows(out)]
+    (out / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed))
+    import_command([str(out), "--output", str(new)])
+    with contextlib.closing(PrefDB.open(new / "prefs.db")) as db:
+        queue = LabelQueue(db)
+        queue.submit([pair(9)])
+        assert [lease.comparison_id for lease in queue.claim("ann")] == [pair(9).id]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
