@@ -41,6 +41,7 @@ KEYS = {
     **{"\x1b": "escape", "\x04": "close"},
 }
 END = "\x04"  # Ctrl-D, and the end of the input
+PASTE, PASTED = "\x1b[200~", "\x1b[201~"  # around what is pasted, which is no key of ours
 # Arrows and the like, F1 to F5 of Linux's console, and what is pressed together with Alt, which is no key of ours.
 KEY = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-9;]*[A-Za-z~]|O[A-Za-z]|[^\x1b])|[^\x1b]|\x1b", re.DOTALL)
 HALF_KEY = re.compile(r"\x1b(?:\[\[|\[[0-9;]*|O)?$")  # what more may follow
@@ -58,8 +59,8 @@ MIN_COLUMNS, MIN_ROWS = 40, 15
 OUTLIER_SHARE = 0.6  # of the most unusual pixel in the colour of many; judged by eye with Pong and Enduro
 CHUNK = 512  # bytes at a time: less than a terminal's buffer, so that a slow line holds up nothing
 
-ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # the other screen, no cursor
-LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?2004h\x1b[2J"  # the other screen, no cursor, and PASTE around what is pasted
+LEAVE = "\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l"
 BEGIN_FRAME, END_FRAME = "\x1b[?2026h", "\x1b[?2026l"  # shown at once by terminals that know it, ignored by others
 DIM, BRIGHT, PLAIN = "\x1b[0;90m", "\x1b[0;1m", "\x1b[0m"
 SAID_SECONDS = 1.5
@@ -136,7 +137,7 @@ class Keys:
     def __init__(self, playback: Playback, clock: Callable[[], float] = time.monotonic) -> None:
         self.playback, self.clock = playback, clock
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text, self._came_at = "", 0.0
+        self._text, self._came_at, self._pasting = "", 0.0, False
         self._presses = deque[tuple[str, float]]()
         self._last: tuple[str, float] = ("", 0.0)  # key that may be held down, and when it came
         self._doubtful: tuple[str, float] | None = None
@@ -153,9 +154,11 @@ class Keys:
         self._text = self._text[len(whole) :]
         self._presses += [(press, now) for press in KEY.findall(whole)]
         while (press := self._unheld(now)) is not None:
-            if self.playback.writing and press != END:
-                self.playback.write(press)
-            elif _key(press) != press:
+            if press in (PASTE, PASTED):
+                self._pasting = press == PASTE
+            elif self.playback.writing and press != END:
+                self.playback.write(" " if self._pasting and press in "\r\n" else press)
+            elif not self._pasting and _key(press) != press:
                 return _key(press)
         return None
 

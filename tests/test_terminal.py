@@ -351,6 +351,23 @@ def test_a_key_that_is_held_down_is_one_answer(folder: Path) -> None:
         screen.answer("e")
 
 
+def test_what_is_pasted_answers_nothing_and_may_be_a_note(folder: Path) -> None:
+    with terminal(folder) as screen:
+        screen.answer("e")
+        screen.wait_for("after 1 answers")
+        assert b"\x1b[?2004h" in screen.seen, "terminals say what is pasted if they are asked to"
+        screen.press("\x1b[200~upload\rall of it\r\x1b[201~]")
+        screen.wait_for("2x speed")
+        assert len(screen.answers()) == 1
+        screen.press("f")
+        screen.wait_for("Note")
+        screen.press("\x1b[200~of two\rlines\x1b[201~")
+        screen.wait_for("of two lines")
+        assert len(screen.answers()) == 1
+        screen.press("\rl")
+        screen.read_until(lambda: len(screen.answers()) == 2)
+
+
 def test_keys_are_ignored_while_nobody_can_have_seen_the_pair(folder: Path) -> None:
     with terminal(folder, guard=1000.0) as screen:
         screen.wait_for("Label 1")
