@@ -250,7 +250,7 @@ def _decompress(data: bytes, size: int) -> bytearray:
     """Decompress to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
     try:
         # Compared first: a damaged header must not make us allocate gigabytes.
-        if zstandard.frame_content_size(data) == size:
+        if zstandard.frame_content_size(data) == size > 0:
             return bytearray(zstandard.ZstdDecompressor().decompress(data))
     except zstandard.ZstdError as error:
         raise DamagedError("a stored segment or clip is damaged: restore prefs.db from a copy") from error

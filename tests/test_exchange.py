@@ -21,7 +21,7 @@ import pytest
 
 from exchange import FIELDS, export_command, import_command
 from label_queue import LabelQueue, Submission
-from pref_db import Choice, Comparison, PrefDB
+from pref_db import Choice, Comparison, PrefDB, encode_frames
 from processes import UserError
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
@@ -168,6 +168,11 @@ def change_segment(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def clip(*shape: int) -> np.ndarray:
+    """A view as a segment's file holds it."""
+    return np.frombuffer(encode_frames(np.zeros((*shape, 3), np.uint8)), np.uint8)
+
+
 def change_export(**changes: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         file = folder / "export.json"
@@ -199,6 +204,7 @@ def test_who_is_not_known_to_have_looked_at_imported_pairs_labels_on(run: Path, 
         *(change_row(note="\ud800"), change_row(labeller="\ud800"), change_row(client_id="\ud800"), append_line("")),
         *(drop_segment, swap_segments, pickled_array, cut_segment, change_export(schema=2)),
         *(change_segment(policy_step=np.uint64(2**63)), change_segment(seed=np.uint64(2**63))),
+        *(change_segment(view=clip(0, 8, 8)), change_segment(view=clip(9, 0, 8))),
         *(change_export(env_id="\ud800"), change_export(segment_length=True), change_export(segment_length=2**70)),
         lambda folder: (folder / "export.json").write_text("[" * 100_000),
         lambda folder: (folder / "export.json").unlink(),
