@@ -40,6 +40,7 @@ from pref_db import (
 from processes import UserError
 
 EXCHANGE_VERSION = 1
+LAST_SECOND = 4e10  # in the year 3237; what is later is mostly in milliseconds, and no date to show
 MAX_SEGMENT_BYTES = 2**30  # of one npz, unpacked; a segment of the paper has 0.2 MB
 NUMBERS = ("stack", "policy_step", "seed", "fps")
 # Fields of labels.jsonl, with what a value may be. `a` and `b` are segment ids, and `choice` is one of them by letter.
@@ -278,6 +279,8 @@ def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
             return f"{name} is no text"
         if isinstance(value, int | float) and not 0 <= value < 2**53:
             return f"{name} is out of range"
+        if name.endswith("_at") and isinstance(value, int | float) and value > LAST_SECOND:
+            return f"{name} must be in seconds since 1970"
     checks = {
         f"schema {row['schema']} is not {EXCHANGE_VERSION}": row["schema"] == EXCHANGE_VERSION,
         f"choice cannot be {row['choice']!r:.40}": row["choice"] in list(Choice),

@@ -199,6 +199,7 @@ def test_who_is_not_known_to_have_looked_at_imported_pairs_labels_on(run: Path, 
     [
         *(change_row(choice="both"), change_row(choice=None), change_row(answered_at="now"), change_row(extra=1)),
         *(change_row(a="0" * 64), change_row(comparison_id="0" * 64), change_row(note="x" * 501), change_row(schema=2)),
+        *(change_row(answered_at=1.7e12), change_row(shown_at=1.7e12)),
         *(change_row(client_id="c0"), change_row(speed=float("nan")), change_row(replays=-1), change_row(flip=1)),
         *(append_line("{"), append_line("[]"), append_line("[" * 100_000)),
         *(change_row(note="\ud800"), change_row(labeller="\ud800"), change_row(client_id="\ud800"), append_line("")),
