@@ -297,6 +297,22 @@ def test_a_pair_that_undo_brings_back_keeps_its_flag_and_note(browser: Browser, 
     assert [(row.flag, row.note) for row in rows(server)] == [(True, "odd")]
 
 
+def test_a_note_goes_on_after_a_word_that_enter_composes(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.keyboard.press("f")
+        wait_for_js(page, "document.querySelector('#note-dialog').open")
+        keyboard = page.context.new_cdp_session(page)
+        keyboard.send("Input.imeSetComposition", {"text": "にほん", "selectionStart": 3, "selectionEnd": 3})
+        page.keyboard.press("Enter")
+        keyboard.send("Input.insertText", {"text": "日本語"})
+        assert page.evaluate("document.querySelector('#note-dialog').open")
+        page.keyboard.press("Enter")
+        wait_for_js(page, "!document.querySelector('#note-dialog').open")
+        press(page, "l")
+        (row,) = wait_for_answers(server, 1)
+        assert row.flag and row.note.endswith("日本語")
+
+
 def test_after_a_dialog_that_the_mouse_opened_the_keys_are_the_pairs(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         for close in ("Escape", "Enter"):  # Enter presses what has the keyboard in the dialog, its ✕

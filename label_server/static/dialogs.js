@@ -50,7 +50,8 @@ export async function askToken(why) {
 export async function askNote(pair) {
   $("note").value = pair.note;
   $("note").onkeydown = (event) => {
-    if (event.key === "Enter" && !event.shiftKey) {
+    // An Enter that ends the composing of a word, as of a Japanese one, is not yet one for the note.
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       $("note-dialog").close("flag");
     }
