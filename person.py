@@ -153,7 +153,7 @@ class Person:
         self.ended, self.on_break = False, False
         self.past: list[HistoryRow] = []  # own answers, newest first, while they are looked at again
         self._place = 0  # of the one that is shown
-        self._marks: dict[str, tuple[bool, str]] = {}  # of pairs that wait meanwhile: flag and note, by lease
+        self._marks: dict[str, tuple[bool, str]] = {}  # of pairs that wait meanwhile: flag and note, by comparison
         self.before_training = False  # which waits for initial labels
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
@@ -212,7 +212,7 @@ class Person:
             self._claim_at = 0.0
             return
         self.lease = lease
-        self.screen.playback.flagged, self.screen.playback.note = self._marks.pop(lease.token, (False, ""))
+        self.screen.playback.flagged, self.screen.playback.note = self._marks.pop(lease.comparison_id, (False, ""))
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
         words = (f"{self.status}: which clip is better?", self.screen.playback.task, f"({KEYS_HELP})")
@@ -297,7 +297,7 @@ class Person:
             else:
                 self._set_aside()
                 if newest is not None:
-                    self._marks[lease.token] = newest.flag, newest.note
+                    self._marks[lease.comparison_id] = newest.flag, newest.note
                 if self._paces:
                     self._paces.pop()
                 self._start(lease)
@@ -331,7 +331,7 @@ class Person:
     def _set_aside(self) -> None:
         """Remembers how the pair is marked until it comes back."""
         if self.lease is not None:
-            self._marks[self.lease.token] = self.screen.playback.flagged, self.screen.playback.note
+            self._marks[self.lease.comparison_id] = self.screen.playback.flagged, self.screen.playback.note
 
     def _go_on(self) -> None:
         """Goes back from the answers to the questions, first to the one that is on lease."""
@@ -376,6 +376,7 @@ class Person:
 
     def _give_back(self) -> None:
         if self.lease is not None:
+            self._set_aside()
             self.queue.release([self.lease.token])
         self.lease, self._claim_at = None, 0.0
 

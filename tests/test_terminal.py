@@ -233,6 +233,19 @@ def test_pairs_keep_their_notes_through_an_undo(folder: Path) -> None:
         assert (row.choice, row.flag, row.note) == ("right", True, "odd")
 
 
+def test_a_pair_keeps_its_note_through_a_break(tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", "Test-v0", 8)) as db:
+        db.add_segments([segment(0, RED), segment(1, BLUE)])
+    with terminal(tmp_path) as screen:
+        screen.wait_for("Label 1")
+        screen.press("fodd\r")
+        screen.wait_for("marked: odd")
+        screen.press("p")
+        screen.wait_for("A break")
+        screen.press("\x1b")  # so soon another P would be a key that is held down
+        screen.wait_for("marked: odd")
+
+
 def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
     with terminal(folder) as screen:
         screen.wait_for("Label 1")
