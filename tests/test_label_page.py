@@ -341,6 +341,28 @@ def test_undo_of_what_was_not_sent_yet(browser: Browser, server: Server) -> None
     assert [(row.comparison_id, row.choice) for row in answers] == [(first, "left"), (second, "right")]
 
 
+def test_an_answer_while_an_undone_pair_loads_is_one_to_the_pair_on_screen(browser: Browser, server: Server) -> None:
+    with opened(browser, server, viewport=PHONE) as page:
+        first = wait_for_pair(page)
+        press(page, "l")
+        (row,) = wait_for_answers(server, 1)
+        held: list[Route] = []
+        page.route(f"**/api/clip/{row.left}", lambda route: held.append(route))
+        page.reload()
+        second = wait_for_pair(page)
+        listen = "run => { (window.tab = new BroadcastChannel(`labels/${run}`)).onmessage = ({data}) => told = data; }"
+        page.evaluate(listen, server.folder.name)
+        page.keyboard.press("u")
+        wait_for_js(page, "window.told?.undone")
+        press(page, "r")
+        assert shown(page) == "", "the answered pair is not asked again"
+        held[-1].continue_()
+        assert wait_for_pair(page) == first
+        press(page, "l")
+        answers = wait_for_answers(server, 2)
+    assert [(row.comparison_id, row.choice) for row in answers] == [(second, "right"), (first, "left")]
+
+
 def test_an_earlier_answer_is_changed_from_the_list_and_from_the_gallery(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         first = wait_for_pair(page)

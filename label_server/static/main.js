@@ -170,7 +170,7 @@ function answer(choice) {
     shown_at: answeredAt - seconds, answered_at: answeredAt, watched_ms: Math.round(player.watched), replays, speed: player.speed,
     flag: pair.flag, note: pair.note,
   };
-  pairs.shift();
+  pairs.drop(pair.lease.token);
   pairs.answered(pair.lease.token);
   flash(choice);
   show(); // the next pair first: all else may take its time

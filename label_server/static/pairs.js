@@ -26,11 +26,7 @@ export class Pairs {
     return this.list.map((pair) => pair.lease.token);
   }
 
-  /** Takes the pair on screen off, so that the next one is the first. */
-  shift() {
-    return this.list.shift();
-  }
-
+  /** Takes a pair off; true if it was the first. */
   drop(token) {
     const index = this.list.findIndex((pair) => pair.lease.token === token);
     if (index >= 0) this.list.splice(index, 1);
