@@ -397,7 +397,7 @@ class PreferenceSystem:
         if not self.asks_people or self.settings.ui == "web":
             return "web"
         try:
-            open_display()
+            open_display("set ui='web'")
         except DisplayError:
             if self.settings.ui == "window":
                 raise

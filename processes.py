@@ -17,7 +17,6 @@ from typing import Any
 
 from channels import Channels, Failure
 from errors import UserError
-from viewer import DisplayError
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
 
@@ -31,7 +30,7 @@ class ChildError(Exception):
 
 
 # Exceptions whose message is meant for the user as it stands.
-USER_ERRORS = (UserError, DisplayError, OSError)
+USER_ERRORS = (UserError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from rich.cells import cell_len
 
-from errors import reason_of
+from errors import UserError, reason_of
 from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
 from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
 
@@ -51,18 +51,24 @@ Anchor = Literal["center", "bottom"]
 Rect = tuple[int, int, int, int]  # x, y of the lower left corner, width, height
 
 
-class DisplayError(Exception):
+class DisplayError(UserError):
     """No window can be opened; the message is one sentence that names what to do instead."""
 
 
-def open_display() -> None:
-    """Makes sure that windows can be opened, before anything else is started; raises DisplayError if not."""
-    _open_window("", 16, 16, visible=False).close()
+INSTEAD = "pass --ui terminal, --ui web or --teacher oracle"  # of a window for who labels
 
 
-def _open_window(title: str, width: int, height: int, *, visible: bool = True) -> Any:
+def open_display(instead: str = INSTEAD) -> None:
+    """Makes sure that windows can be opened, before anything else is started.
+
+    Raises DisplayError if not, which says what to do `instead`.
+    """
+    _open_window("", 16, 16, visible=False, instead=instead).close()
+
+
+def _open_window(title: str, width: int, height: int, *, visible: bool = True, instead: str = INSTEAD) -> Any:
     """A pyglet window of at most this size, which fits on the screen. Raises DisplayError."""
-    ways = "pass --ui terminal or --synthetic_prefs, log in with `ssh -X`, or use `xvfb-run -a` for a test"
+    ways = f"{instead}, log in with `ssh -X`, or use `xvfb-run -a` for a test"
     name = os.environ.get("DISPLAY", "")
     if sys.platform.startswith("linux") and not name:
         raise DisplayError(f"No display was found to show clips on (DISPLAY is not set): {ways}.")

@@ -389,6 +389,7 @@ def test_dict_observations_and_actions_of_several_choices_in_the_vector_twin(tmp
 
 def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPLAY", raising=False)
     cartpole = gymnasium.make("CartPole-v1")
     predictor_for(gymnasium.make("Acrobot-v1"), tmp_path / "acrobot", "CartPole-v1")
     predictor_for(cartpole, tmp_path / "cartpole", "CartPole-v1")
@@ -426,6 +427,12 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
             "pass None as reward_predictor_network",
         ),
         (cartpole, {"synthetic_prefs": False}, UserError, "render_mode='rgb_array'"),
+        (
+            LampEnv(),
+            {"synthetic_prefs": False, "ui": "window", "obs_transform_func": picture_of},
+            UserError,
+            "DISPLAY is not set.*: set ui='web',",
+        ),
         (
             cartpole,
             {"synthetic_prefs": False, "reward_predictor_network": true_return},

@@ -555,7 +555,7 @@ def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | Non
         check=True,
     )
     assert done.stdout.count("\n") == 1
-    assert all(way in done.stdout for way in ("--synthetic_prefs", "xvfb-run -a", "ssh -X", name or "DISPLAY"))
+    assert all(way in done.stdout for way in ("--teacher oracle", "xvfb-run -a", "ssh -X", name or "DISPLAY"))
 
 
 @pytest.mark.window
