@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
@@ -50,7 +50,7 @@ class RunConfig:
 
     mode: tyro.conf.Positional[Mode]
     """What to do: everything at once, policy training on the true reward, or one stage."""
-    env_id: tyro.conf.Positional[str]
+    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
     Hopper."""
     seed: int = 0
@@ -197,7 +197,8 @@ def _named_in_full(config: RunConfig) -> RunConfig:
 
 def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
     options: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(RunConfig, prog="run.py", args=arguments, use_underscores=True, **options)
+    words = [argument for argument in arguments[:2] if not argument.startswith("-")]  # mode and environment
+    return tyro.cli(RunConfig, prog=" ".join(["run.py", *words]), args=arguments, use_underscores=True, **options)
 
 
 def _with_resumed_mode(arguments: list[str]) -> list[str]:

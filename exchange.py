@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -58,7 +58,7 @@ LEGACY_CHOICES = {(1.0, 0.0): Choice.A, (0.0, 1.0): Choice.B, (0.5, 0.5): Choice
 class ExportConfig:
     """Write the labels of a store for other tools."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder, or another folder with a prefs.db in it."""
     output: str
     """Folder to make: labels.jsonl, answers.csv for a spreadsheet, an npz file for each segment, and prefs.db, a
@@ -69,7 +69,7 @@ class ExportConfig:
 class ImportConfig:
     """Make a new store of what `export` wrote, or of train.pkl.gz and val.pkl.gz of the original project."""
 
-    folder: tyro.conf.Positional[str]
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
     """Folder with labels.jsonl, or with train.pkl.gz and val.pkl.gz."""
     output: str
     """Folder for the new prefs.db, which `--load_prefs_dir` takes."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -37,7 +37,7 @@ OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in what it says of 
 class LabelConfig:
     """Label the pairs of a store, now, and train on them later (--load_prefs_dir)."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder, or another folder with a prefs.db in it."""
     ui: Ui = "auto"
     """Where to label: in a window, in the terminal itself, or on a web page; `auto` is a window where there is a

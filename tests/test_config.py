@@ -201,6 +201,19 @@ def test_a_line_that_cannot_be_read_ends_with_usage(arguments: list[str], capsys
     assert captured.out + captured.err
 
 
+@pytest.mark.parametrize("arguments", [[TRAIN], [TRAIN, CARTPOLE, "--seed", "x"]])
+def test_the_help_that_such_a_line_is_told_of_has_every_flag(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    told = re.search(r"run\.py (.*)--help", capsys.readouterr().err)
+    assert told is not None and TRAIN in told[1], "run.py --help alone lists the commands, without flags"
+    with pytest.raises(SystemExit):
+        parse([*told[1].split(), "--help"])
+    assert "--n_initial_prefs" in capsys.readouterr().out
+
+
 # Loading what another run has made
 
 
