@@ -502,7 +502,7 @@ class PrefDB:
         """Open a database. Raises PrefDBError if it is missing, damaged, newer or something else."""
         path = Path(path)
         if not path.is_file():
-            raise PrefDBError(f"{path} does not exist: give the prefs.db of a run")
+            raise PrefDBError(f"{path} does not exist: give the folder of a run, or its prefs.db")
         try:
             db = _connect_read_only(path) if read_only else _connect_checked(path, "mode=rw")
             if not read_only:

@@ -62,9 +62,9 @@ class RunFolder:
             path.mkdir()
         except OSError as error:
             if path.exists():
-                resume = f"--resume {shlex.quote(str(path))}"
                 raise UserError(
-                    f"{path} already exists; go on with it by {resume}, or choose another --run_name."
+                    f"{path} already exists; go on with it by `python run.py --resume {shlex.quote(str(path))}`, or "
+                    "choose another --run_name."
                 ) from None
             raise UserError(f"cannot make {path} ({error.strerror}); choose another --log_dir.") from error
         try:

@@ -540,7 +540,7 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
     place = tmp_path / "a b"
     path = make_run(place)
     before = (path / "config.json").read_bytes()
-    with pytest.raises(UserError, match=f"already exists; go on with it by --resume '{path}', or"):
+    with pytest.raises(UserError, match=f"already exists; .*--resume '{path}'`, or"):
         make_run(place, "--seed", "3")
     with pytest.raises(UserError, match="cannot make"):
         RunFolder.create(path / "config.json" / "run", {})
