@@ -45,6 +45,10 @@ __all__ = [
     "UserError",
 ]
 
+FOR_EACH = (
+    "HumanPreferencesEnvWrapper takes a gymnasium.Env, HumanPreferencesVectorEnv a gymnasium.vector.VectorEnv, "
+    "HumanPreferencesSB3VecEnv a VecEnv of Stable-Baselines3"
+)
 TRUE_REWARD, PREDICTED_REWARD = "true_reward", "predicted_reward"  # keys of info
 
 
@@ -73,6 +77,11 @@ class Preferences:
     """What the wrappers have in common: the methods that are about preferences."""
 
     system: PreferenceSystem
+
+    def _check_kind(self, env: Any, kind: type) -> None:
+        """Raises UserError if the environment is for another wrapper, or none."""
+        if not isinstance(env, kind):
+            raise UserError(f"{type(self).__name__} cannot wrap {env!r}: {FOR_EACH}.")
 
     def _start(self, system: PreferenceSystem) -> None:
         self.system = system
@@ -137,6 +146,7 @@ class HumanPreferencesEnvWrapper(
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *args: Any, **kwargs: Any) -> None:
+        self._check_kind(env, gymnasium.Env)
         settings = Settings(*args, **kwargs)
         gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, **vars(settings))
         gymnasium.Wrapper.__init__(self, env)
@@ -213,6 +223,7 @@ class HumanPreferencesVectorEnv(Preferences, VectorWrapper):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
+        self._check_kind(env, VectorEnv)
         VectorWrapper.__init__(self, env)
         spec, one = _spec_and_name(env)
         self._start(

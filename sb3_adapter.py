@@ -23,6 +23,7 @@ class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):
     """
 
     def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
+        self._check_kind(venv, VecEnv)
         VecEnvWrapper.__init__(self, venv)
         self._closed = False
         in_workers = isinstance(venv.unwrapped, SubprocVecEnv)

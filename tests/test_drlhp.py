@@ -486,6 +486,21 @@ def test_the_vector_twin_refuses_what_the_wrapper_refuses() -> None:
         envs.step(np.zeros(2, np.int64))
 
 
+def test_an_environment_for_another_wrapper_is_refused_with_the_right_one() -> None:
+    sb3 = pytest.importorskip("stable_baselines3.common.vec_env")
+    one, many = gymnasium.make("CartPole-v1"), gymnasium.make_vec("CartPole-v1", num_envs=2)
+    theirs = sb3.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])
+    wrappers: list[tuple[Any, list[Any]]] = [
+        (HumanPreferencesEnvWrapper, [many, theirs, "CartPole-v1", LampEnv]),
+        (HumanPreferencesVectorEnv, [one, theirs]),
+        (drlhp.HumanPreferencesSB3VecEnv, [one, many]),
+    ]
+    for wrapper, wrong in wrappers:
+        for env in wrong:
+            with pytest.raises(UserError, match=f"^{wrapper.__name__} cannot wrap .*VectorEnv a gymnasium.vector"):
+                wrapper(env, **NOBODY)
+
+
 def test_each_environment_gets_an_action() -> None:
     envs = HumanPreferencesVectorEnv(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2), **NOBODY)
     envs.reset()
