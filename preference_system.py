@@ -140,6 +140,13 @@ class Settings:
             place = getattr(self, name)
             if not (isinstance(place, (str, Path)) or (place is None and name != "log_dir")):
                 raise UserError(f"{name} must be a folder, not {place!r}.")
+        for name in ("train_reward", "collect_prefs", "synthetic_prefs"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise UserError(f"{name} must be True or False, not {getattr(self, name)!r}.")
+        for name in ("env_wrapper_log_level", "reward_predictor_log_level", "pref_interface_log_level"):
+            level = getattr(self, name)
+            if not isinstance(level, int) and level not in list(logging.getLevelNamesMapping()):
+                raise UserError(f"{name} must be a level of logging, such as logging.INFO, not {level!r}.")
         if self.ui not in ("auto", "window", "web"):
             raise UserError(f"ui must be 'auto', 'window' or 'web', not {self.ui!r}.")
         if not (self.obs_transform_func is None or callable(self.obs_transform_func)):
