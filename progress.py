@@ -151,7 +151,7 @@ class Progress:
             if math.isnan(a2c["episode_return"]):
                 parts.append("no episode has ended yet")
             elif true_reward:
-                parts.append(f"true reward {a2c['episode_return']:.1f}")
+                parts.append(f"true reward {a2c['episode_return']:z.1f}")
             if evaluation and true_reward:
                 parts.append(f"evaluation {_both_means(evaluation)}")
         elif steps_left := self.values.get("exploration", {}).get("steps_left"):
@@ -168,7 +168,7 @@ class Progress:
         else:
             parts = ["Starting"]
         if self.goal_labels or self.labels:
-            parts.append(f"labels {self.labels}/{self.goal_labels}")
+            parts.append(f"labels {self.labels}" + (f"/{self.goal_labels}" if self.goal_labels else ""))
         if not math.isnan(predictor.get("validation_accuracy", math.nan)):
             parts.append(f"validation accuracy {predictor['validation_accuracy']:.0%}")
         left = self._seconds_left()
@@ -223,7 +223,7 @@ def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bo
         rows.append(("validation accuracy", f"{predictor['validation_accuracy']:.1%}"))
     if a2c.get("steps"):
         after, before = a2c["episode_return"], progress.return_before
-        rewards = f"{before:.1f} before, {after:.1f} after (mean of the last 100 episodes)"
+        rewards = f"{before:z.1f} before, {after:z.1f} after (mean of the last 100 episodes)"
         rows.append(("true episode reward", "no episode has ended" if math.isnan(after) else rewards))
         if solved_at is not None:
             verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
@@ -289,7 +289,7 @@ def is_terminal() -> bool:
 
 
 def _both_means(evaluation: dict[str, float]) -> str:
-    return ", ".join(f"{policy} {evaluation[f'{policy}_mean']:.1f}" for policy in POLICIES)
+    return ", ".join(f"{policy} {evaluation[f'{policy}_mean']:z.1f}" for policy in POLICIES)
 
 
 def _rounded(value: float | str) -> float | str:

@@ -375,6 +375,15 @@ def test_a_pretrained_predictor_is_not_said_to_be_pretrained_still(tmp_path: Pat
     shown.close()
 
 
+def test_labels_that_nobody_adds_to_have_no_goal_and_nothing_is_minus_zero(tmp_path: Path) -> None:
+    shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+    values = {"steps": 50, "max_steps": 100, "training": 1, "steps_per_second": 9, "episode_return": -0.02}
+    shown.update(Report("a2c", values), labels=9)
+    assert "true reward 0.0 · labels 9 · " in shown.line()
+    assert "0.0 before, 0.0 after" in summary(shown, solved_at=None, uses_preferences=True)
+    shown.close()
+
+
 def test_a_resumed_run_says_what_it_began_with(tmp_path: Path) -> None:
     a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "dropped_segments": 0}
     for start, episode_return in ((0, 5.0), (50, 7.0)):
