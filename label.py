@@ -102,6 +102,10 @@ class SegmentKeeper:
             self.n = len(self.db.segment_ids())
         return bool(segments)
 
+    def clips(self) -> str:
+        """How many segments are stored, of how many."""
+        return f"{self.n}/{self.goal}"
+
     @property
     def full(self) -> bool:
         return self.n >= self.goal

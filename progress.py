@@ -165,6 +165,8 @@ class Progress:
             parts = [f"Pretraining the reward predictor, {epochs}"]
         elif self.labels < self.goal_labels:
             parts = ["Gathering labels", f"clips {self.clips}"]
+        elif self.clips and not self.goal_labels:
+            parts = [f"Gathering clips {self.clips}"]
         else:
             parts = ["Starting"]
         if self.goal_labels or self.labels:

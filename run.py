@@ -314,7 +314,8 @@ class Run:
                 self._show_episodes()
                 self._read_reports(progress)
                 self.children.check()
-                clips = self.interface.clips() if self.interface else ""
+                gathering = self.interface or self.keeper
+                clips = gathering.clips() if gathering else ""
                 progress.show(self._n_labels(), clips, true_reward=self._shows_true_reward)
                 if self.page is not None:
                     self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
@@ -332,6 +333,9 @@ class Run:
         text = progress_module.summary(progress, solved_at=solved_at, uses_preferences=self.config.uses_preferences)
         log.info("finished\n%s", text)
         print(f"Finished.\n{text}", flush=True)
+        if self.keeper is not None:
+            quoted = shlex.quote(str(self.path))
+            print(f"Label the {self.keeper.n} clips with: python run.py label {quoted}", flush=True)
 
     @property
     def _labels_here(self) -> bool:

@@ -375,6 +375,13 @@ def test_a_pretrained_predictor_is_not_said_to_be_pretrained_still(tmp_path: Pat
     shown.close()
 
 
+def test_segments_that_are_gathered_alone_are_counted_in_the_line(tmp_path: Path) -> None:
+    shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+    shown.show(0, "3/9")
+    assert shown.line().startswith("Gathering clips 3/9 · ")
+    shown.close()
+
+
 def test_labels_that_nobody_adds_to_have_no_goal_and_nothing_is_minus_zero(tmp_path: Path) -> None:
     shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
     values = {"steps": 50, "max_steps": 100, "training": 1, "steps_per_second": 9, "episode_return": -0.02}

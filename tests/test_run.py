@@ -216,7 +216,8 @@ def test_a_temporary_folder_of_a_long_name(tmp_path: Path) -> None:
 def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> None:
     folder = tmp_path / "clips"
     words = ("--no_gather_prefs", "--max_segs", "9", "--n_envs", "2", "--run_name", "clips")
-    run(tmp_path, "gather_initial_prefs", DOT, *words)
+    said = run(tmp_path, "gather_initial_prefs", DOT, *words).stdout
+    assert f"Label the 9 clips with: python run.py label {folder}" in said
     with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
         assert len(db.segment_ids()) == 9 and db.n_answers() == 0
         assert db.segment(db.segment_ids()[0]).view is not None, "people will see them in colour"
