@@ -702,7 +702,8 @@ class PreferenceSystem:
         """Raises UserError after `close`."""
         if self.closed:
             raise UserError(
-                "the wrapper was closed: make a new one (prefs_dir and pretrained_reward_predictor_dir go on)."
+                "the wrapper was closed: make a new one, which goes on with what this one stored if prefs_dir and "
+                "pretrained_reward_predictor_dir name its folder."
             )
 
     def use_true_reward(self, wanted: bool) -> None:
