@@ -70,4 +70,6 @@ def main(link: str, labeller: str = "a program") -> None:
 
 
 if __name__ == "__main__":
+    if "/#t=" not in "".join(sys.argv[1:2]):
+        sys.exit("Give the link that the run printed, in quotes: http://HOST:PORT/#t=TOKEN")
     main(*sys.argv[1:])

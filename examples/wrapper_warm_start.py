@@ -36,4 +36,6 @@ def main(policy: str | Path, log_dir: str | Path = "drlhp_logs/", n_labels: int 
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("Give the file of a policy for CartPole-v1 that Stable-Baselines3's PPO.save wrote.")
     main(sys.argv[1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -46,6 +48,13 @@ def test_stable_baselines3_from_scratch_and_from_a_policy_trained_elsewhere(tmp_
     elsewhere.save(tmp_path / "policy.zip")
     wrapper_warm_start.main(tmp_path / "policy.zip", tmp_path / "warm", n_labels=12, n_steps=256)
     assert n_labels(tmp_path / "warm") >= 12
+
+
+@pytest.mark.parametrize(("name", "lacking"), [("wrapper_warm_start", "PPO.save"), ("label_over_http", "the link")])
+def test_an_example_that_lacks_what_it_works_on_says_so(name: str, lacking: str) -> None:
+    pytest.importorskip("stable_baselines3")
+    done = subprocess.run([sys.executable, "-m", f"examples.{name}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and lacking in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_every_script_on_the_page_is_the_example_that_the_tests_run() -> None:
