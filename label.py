@@ -145,14 +145,14 @@ def label_command(arguments: list[str]) -> None:
             gatherer = in_person(config.ui, db, labeller)
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
-        finally:
+        finally:  # also at Ctrl-C, which is how most end it
             gatherer.close()
             if config.ui != "web":  # whose last word is the page's
                 end(db)
-        n = db.n_labels()
-        change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
-        place = shlex.quote(config.run)
-        print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {place}", flush=True)
+            n = db.n_labels()
+            change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
+            place = shlex.quote(config.run)
+            print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {place}", flush=True)
     finally:
         db.close()
 

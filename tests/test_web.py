@@ -144,19 +144,22 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
     assert counted[-1].value == 5, "by the trainer, when it had ended"
 
 
-def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("flags", "status"), [(("--max_prefs", "3"), 0), ((), 130)])
+def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path, flags: tuple[str, ...], status: int) -> None:
     make_store(tmp_path / "kept", 0)
     with closing(PrefDB.open(tmp_path / "kept" / "prefs.db")) as db, db.transaction() as rows:
         for seed in range(6):
             db.insert_segment(rows, segment(seed))
     command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0"]
-    flags = ("--max_prefs", "3", "--labeller", "Ann")
-    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, *flags, "--labeller", "Ann"], stdout=subprocess.PIPE, text=True) as process:
         with logged_in(process) as client:
             assert client.get("/api/me")[1]["labeller"] == "Ann"
             answer(client, 3, process)
+        if not flags:
+            process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0 and "3 more than at the start" in output, output
+    assert process.returncode == status
+    assert "3 more than at the start. Train on them with --load_prefs_dir" in output, output
 
 
 def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) -> None:
