@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -138,7 +139,21 @@ class SheetStore:
         return data if _is_whole(data) else None
 
     def write(self, segment_id: str, data: bytes) -> None:
-        self._fs.pipe_file(self._path(segment_id), data)
+        """Stores a sheet whole or not at all, also where the power is cut; stores of objects do so by themselves."""
+        path = self._path(segment_id)
+        if not isinstance(self._fs, LocalFileSystem):
+            self._fs.pipe_file(path, data)
+            return
+        draft = Path(f"{path}.{os.getpid()}-{threading.get_ident()}")  # two may draw the same clip
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def ids(self) -> set[str]:
         """Of all segments that have a sheet here."""

@@ -29,6 +29,7 @@ from label_server.clips import Clips, SheetStore
 from pref_db import PrefDB, Segment
 from processes import UserError
 from tests.labelling import make_store, running, segment
+from tests.test_run import small_files
 from web import PageConfig
 
 
@@ -103,6 +104,16 @@ def test_a_sheet_that_was_cut_short_is_drawn_again(tmp_path: Path) -> None:
         for rest in (b"", whole[:7], whole[:-1]):
             path.write_bytes(rest)
             assert clips.sheet(first).data == path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_sheet_is_stored_whole_or_not_at_all(tmp_path: Path, scheme: str) -> None:
+    store = SheetStore(f"{scheme}{tmp_path}/clips" if scheme else tmp_path / "clips")
+    store.write("kept", bytes(900))
+    for segment_id in ("kept", "new"):
+        with small_files(1000), pytest.raises(OSError):
+            store.write(segment_id, bytes(2000))
+    assert [(path.name, path.stat().st_size) for path in (tmp_path / "clips").iterdir()] == [("kept.webp", 900)]
 
 
 def test_the_page_gets_its_clips_from_s3_and_goes_on_without_it(tmp_path: Path, s3: ThreadedMotoServer) -> None:
