@@ -568,6 +568,19 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
     assert [row.choice for row in answers] == [*choices, "right"]
 
 
+def test_on_a_phone_the_questions_before_the_first_pair_fit_the_screen(browser: Browser, server: Server) -> None:
+    server.client().next()  # so that who comes now is asked for another name
+    for link, asked in ((server.address.link(server.token), "name"), (server.address.link(""), "token")):
+        context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=3)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(link)
+        page.wait_for_selector(f"#{asked}-dialog[open]")
+        right = page.evaluate("document.querySelector('dialog[open]').getBoundingClientRect().right")
+        assert right < page.evaluate("innerWidth") <= PHONE["width"], asked
+        context.close()
+
+
 def test_on_a_phone_on_its_side_all_is_in_reach(browser: Browser, server: Server) -> None:
     size: dict[str, Any] = {"width": PHONE["height"], "height": PHONE["width"]}
     with opened(browser, server, viewport=size, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
