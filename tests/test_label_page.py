@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import re
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,7 @@ SPOKEN = (
     *('button "Can', 'navigation "More"', 'button "Undo U"', 'complementary "The run"', "U to undo"),
     *('heading "Last full episode"', 'img "Predicted reward: from -0.5 to 0.5', 'button "Answer 2: left is better'),
 )
+LOADED_AHEAD = "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8"
 FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"
 # Of every text on the page: its contrast with what is behind it (WCAG 2.1), and where it is.
 CONTRASTS = """() => {
@@ -216,7 +218,7 @@ def test_another_name_in_one_tab_is_that_of_all(browser: Browser, server: Server
 
 def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
-        wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")
+        wait_for_js(page, LOADED_AHEAD)
         page.context.set_offline(True)
         press(page, "l")
         press(page, "r")
@@ -227,6 +229,40 @@ def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> No
         assert rows(server) == []
         page.context.set_offline(False)
         assert [row.choice for row in wait_for_answers(server, 3)] == ["left", "right", "incomparable"]
+        page.wait_for_selector("#banner", state="hidden")
+
+
+def test_a_server_that_is_dead_is_told_of_before_a_request_is_given_up(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wait_for_js(page, LOADED_AHEAD)
+        page.evaluate("AbortSignal.timeout = () => new AbortController().signal")  # none ever is
+        server.kill()  # its port is still held
+        page.wait_for_selector("#banner:has-text('Offline. Trying again by itself; you can go on.')")
+        for _ in range(4):
+            press(page, "l")
+        page.wait_for_selector("#waiting-reason:has-text('Offline. 4 answers are kept')")
+        page.keyboard.press("p")
+        page.wait_for_selector("#waiting-reason:has-text('the button to go on')")
+        page.keyboard.press("p")
+        page.wait_for_selector("#waiting-reason:has-text('Offline. 4 answers are kept')")
+        assert page.inner_text("#waiting-reason") == page.inner_text("#banner")
+        server.start()
+        wait_for_answers(server, 4)
+        page.wait_for_selector("#banner", state="hidden")
+        assert wait_for_pair(page)
+
+
+def test_a_full_disk_is_told_of_by_the_servers_own_words(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wait_for_js(page, LOADED_AHEAD)
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1, before[1]))
+        press(page, "l")
+        page.wait_for_selector("#banner:has-text('disk')")
+        page.wait_for_selector("#banner:has-text('1 answer is kept in this browser. Trying again by itself')")
+        assert "Offline" not in page.inner_text("#banner")
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+        wait_for_answers(server, 1)
         page.wait_for_selector("#banner", state="hidden")
 
 
@@ -469,7 +505,7 @@ def test_who_waits_elsewhere_is_told_of_pairs_by_the_title_and_a_sound(browser: 
 
 def test_who_is_logged_out_is_told_so_and_loses_nothing(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
-        wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")
+        wait_for_js(page, LOADED_AHEAD)
         (cookie,) = page.context.cookies()
         page.context.clear_cookies()
         press(page, "l")

@@ -14,8 +14,13 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered, or the server could not do it now: worth trying again. */
-export class Unreachable extends Error {}
+/** Nobody answered, or the server could not do it now and gave this reason: worth trying again. */
+export class Unreachable extends Error {
+  constructor(message, reason = "") {
+    super(message);
+    this.reason = reason;
+  }
+}
 
 export async function call(method, path, body) {
   let response, reply;
@@ -33,7 +38,7 @@ export async function call(method, path, body) {
   }
   if (response.ok) return reply;
   if (response.status >= 500 || response.status === 408 || response.status === 429)
-    throw new Unreachable(reply.error || "the server is in trouble");
+    throw new Unreachable(reply.error || "the server is in trouble", reply.error);
   throw new Refused(response.status, reply);
 }
 

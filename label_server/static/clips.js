@@ -36,7 +36,10 @@ async function fetchClip(id) {
     throw new Unreachable(error.message);
   }
   if (response.status === 401) throw new Refused(401, await response.json());
-  if (response.status >= 500) throw new Unreachable("the server is in trouble");
+  if (response.status >= 500) {
+    const { error } = await response.json().catch(() => ({})); // of a proxy it need not be JSON
+    throw new Unreachable(error ?? "the server is in trouble", error);
+  }
   if (!response.ok) {
     return { error: (await response.json()).error, frames: 1, width: 160, height: 160, columns: 1, fps: 1 };
   }

@@ -1,7 +1,7 @@
 // The page: shows one pair after another and takes the answers. What it holds can be lost at any moment without
 // loss: answers are in the outbox, pairs are on lease at the server.
 
-import { LOGGED_OUT, Refused, call, randomId, store } from "./api.js";
+import { LOGGED_OUT, Refused, Unreachable, call, randomId, store } from "./api.js";
 import { Player, loadClip } from "./clips.js";
 import { Gallery, anyOpen, ask, askNote, showHelp, showQuality } from "./dialogs.js";
 import { keyAction } from "./keys.js";
@@ -26,7 +26,7 @@ let me, status, outbox, pairs, side, gallery, tabs;
 let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
 let shownClock = 0, replays = 0, pressedAt = null;
 let offset = 0; // server's clock minus ours, seconds
-let newestSeq = null, newestToken = null, lost = null, refusal = "", refusedAfter = 0, relabelling = null;
+let newestSeq = null, newestToken = null, lost = null, cut = null, refusal = "", refusedAfter = 0, relabelling = null;
 const paces = [];
 const now = () => Date.now() / 1000 + offset;
 
@@ -86,10 +86,12 @@ const ready = () => (pairs.none ? 0 : status.ready);
 
 function showWaiting() {
   const loading = pairs.list.length > 0 && !pairs.away;
+  const trouble = troubleText();
   $("resume").hidden = !pairs.away;
-  $("waiting-title").textContent = pairs.away ? "Taking a break" : loading || !status || ready() ? "One moment" : "No pair to show right now";
+  $("waiting-title").textContent = pairs.away ? "Taking a break" : !trouble && (loading || !status || ready()) ? "One moment" : "No pair to show right now";
   let reason = status?.reason || "Getting the next pair…";
   if (pairs.away) reason = `${nobody ? `Nobody has touched this page for ${IDLE_MINUTES} minutes. ` : ""}Your pairs have gone to whoever else labels. Press ${TOUCH.matches ? "" : "P, or "}the button to go on.`;
+  else if (trouble) reason = trouble;
   else if (loading) reason = "Loading the clips…";
   else if (!status?.reason && status?.ready && pairs.none) reason = "The pairs that are left wait for other people’s answers. New ones will appear here by themselves.";
   if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
@@ -128,19 +130,24 @@ function showStatus() {
   document.title = idle && ready() ? `(${ready()}) pairs ready` : "Which clip is better?";
 }
 
-function showBanner() {
-  const kept = outbox.items().length, trouble = outbox.trouble || (lost && lost.message);
+/** Why nothing gets through now, and what becomes of the answers; empty while all is well. */
+function troubleText() {
+  const kept = outbox.items().length, troubles = [outbox.trouble, lost, cut].filter(Boolean);
   const answers = kept === 1 ? "1 answer is" : `${kept} answers are`;
-  let text = refusal || (lost instanceof Refused ? lost.message : "");
+  if (troubles.some((error) => error.status === 401)) return kept ? `${LOGGED_OUT} ${answers} kept in this browser until then.` : LOGGED_OUT;
+  if (lost instanceof Refused) return lost.message;
   const done = !kept && status?.goal && status.labels >= status.goal; // then the run may well have ended
-  if (outbox.trouble === LOGGED_OUT || lost?.status === 401) {
-    text = kept ? `${LOGGED_OUT} ${answers} kept in this browser until then.` : LOGGED_OUT;
-  } else if (trouble && !text && !done) {
-    const offline = `Offline${kept ? ` – ${answers} kept in this browser` : ""}. Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
-    text = status?.ended ? `${status.ended}${kept ? ` ${answers} still kept in this browser, for when it goes on.` : ""}` : offline;
-  }
+  if (!troubles.length || done) return "";
+  if (status?.ended) return `${status.ended}${kept ? ` ${answers} still kept in this browser, for when it goes on.` : ""}`;
+  const reason = troubles.find((error) => error.reason)?.reason.replace(/\.?$/, ".") ?? "Offline.";
+  return `${reason}${kept ? ` ${answers} kept in this browser.` : ""} Trying again by itself${pairs.first ? "; you can go on" : ""}.`;
+}
+
+function showBanner() {
+  const trouble = troubleText(), text = trouble.startsWith(LOGGED_OUT) ? trouble : refusal || trouble;
   $("banner").hidden = !text;
   if ($("banner").textContent !== text) $("banner").textContent = text;
+  if (!shown) showWaiting();
 }
 
 function toast(text) {
@@ -420,15 +427,26 @@ function takeStatus(next, mayClaim = true) {
   if (woken && !pairs.away && status?.ready === 0) chime();
   if (next.ready > status?.ready) pairs.none = false; // one of the new ones may be for us
   status = next;
+  reached();
   offset = next.now - Date.now() / 1000;
   showStatus();
   side.status(next);
-  if (!shown) showWaiting();
   if (mayClaim && woken && document.visibilityState === "visible") pairs.fill();
 }
 
 let polling = null; // while events do not come
-let events = null;
+let events = null, asking = null;
+
+/** The server has answered. */
+function reached() {
+  cut = null;
+  showBanner();
+}
+
+function unreached(error) {
+  cut = error;
+  showBanner();
+}
 
 /**
  * Hears of news at once while the page is in front, and else asks: a browser has six connections to a server, for all
@@ -451,13 +469,15 @@ function followEvents() {
   };
   events.onopen = () => { clearInterval(polling); polling = null; };
   events.onerror = () => {
+    unreached(cut ?? new Unreachable()); // a server that is dead is noticed by this, long before a request is given up
     polling ??= setInterval(askStatus, POLL_MS);
+    askStatus(); // may say why
     if (events?.readyState === EventSource.CLOSED) setTimeout(followEvents, 5000);
   };
 }
 
 function askStatus() {
-  call("GET", "/api/status").then(takeStatus, () => {});
+  asking ??= call("GET", "/api/status").then(takeStatus, unreached).finally(() => (asking = null));
 }
 
 async function begin() {
@@ -469,6 +489,7 @@ async function begin() {
   gallery = new Gallery(relabel);
   outbox = new Outbox(me.run, me.labeller, {
     received(item, receipt) {
+      reached();
       if (item.path === "/api/answer") [newestSeq, newestToken] = [receipt.seq, item.body.token];
       if (receipt.status === "conflict") toast("That pair already had an answer of yours, which stays");
       if (item.path === "/api/edit") newestSeq = null;

@@ -2,7 +2,7 @@
 // Each has a key of its own, so that two tabs never write over each other's; the server knows them by client_id, so
 // that one sent twice is stored once.
 
-import { LOGGED_OUT, Refused, call, store } from "./api.js";
+import { Refused, call, store } from "./api.js";
 
 const FIRST_DELAY = 500, LONGEST_DELAY = 15000; // milliseconds between tries
 
@@ -11,7 +11,7 @@ export class Outbox {
   constructor(run, labeller, hooks) {
     this.prefix = `outbox/${run}/${labeller}/`;
     this.hooks = hooks;
-    this.trouble = ""; // why nothing gets through now
+    this.trouble = null; // the error by which nothing gets through now
     this.delay = 0;
     this.added = 0; // by this page, whatever became of it
     this.newSeqs = new Map(); // seq of an answer that was changed here -> the one that it has now
@@ -66,7 +66,7 @@ export class Outbox {
           if (error.body.status === "conflict") this.hooks.received(item, error.body);
           else this.hooks.refused(item, error);
         } else {
-          this.wait(error.status === 401 ? LOGGED_OUT : error.message);
+          this.wait(error);
           return false;
         }
       }
@@ -77,13 +77,13 @@ export class Outbox {
   }
 
   arrived() {
-    this.trouble = "";
+    this.trouble = null;
     this.delay = 0;
     this.hooks.changed();
   }
 
-  wait(why) {
-    this.trouble = why;
+  wait(error) {
+    this.trouble = error;
     this.delay = Math.min(LONGEST_DELAY, this.delay * 2 || FIRST_DELAY);
     this.timer = setTimeout(() => this.flush(), this.delay);
     this.hooks.changed();
