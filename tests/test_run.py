@@ -387,22 +387,6 @@ def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
     assert seconds == sorted(seconds), "the time of both parts adds up"
 
 
-def test_a_row_that_a_full_disk_has_cut_is_not_joined_to_the_next(tmp_path: Path) -> None:
-    folder = tmp_path / "a"
-    words = ("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2", "--million_timesteps")
-    run(tmp_path, *words, "0.001", "--eval_episodes", "1", "--run_name", "a")
-    tables = [folder / "progress.csv", folder / "evaluations.csv"]
-    before = [path.read_text().splitlines()[:-1] for path in tables]
-    for path in tables:
-        content = path.read_bytes()
-        path.write_bytes(content[: content.rindex(b",") - 1])  # in the middle of a number
-    run(tmp_path, "--resume", str(folder), "--million_timesteps", "0.003")
-    for path, kept in zip(tables, before, strict=True):
-        lines = path.read_text().splitlines()
-        assert lines[: len(kept)] == kept and len(lines) > len(kept)
-        assert len({line.count(",") for line in lines}) == 1, "every row is whole"
-
-
 def test_ctrl_c_checkpoints_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a b", *LONG)
