@@ -202,9 +202,10 @@ def reproduce(
     wanted = [(name, seed, run) for seed, run in enumerate(runs)]
     if ordinary := EXPERIMENTS[name].ordinary:
         wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
-    at_once = min(at_once, len(wanted))  # the cores are divided between them
     for one in wanted:
         _check_same(*one)
+    n_left = sum(not is_done(run) for *_, run in wanted)
+    at_once = max(1, min(at_once, n_left))  # the cores are divided between them
     page = Path(log_dir) / f"{name}-report"
     if page.exists():  # then said now, not after hours
         from report.command import check_output  # slow to import

@@ -53,8 +53,9 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     for path in checkpoints[1:]:
         path.unlink()  # as if it had been stopped then
     assert not is_done(runs[1])
-    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=1) == 0
-    assert "seed0: done" in capfd.readouterr().out
+    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
+    output = capfd.readouterr().out
+    assert "seed0: done" in output and "2 seeds, 1 at a time" in output, "which has all cores"
     assert is_done(runs[1])
     assert [path.stat().st_mtime_ns for path in sorted((runs[0] / "policy").iterdir())] == before
 
