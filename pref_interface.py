@@ -330,7 +330,13 @@ class PrefInterface:
 
     def clips(self) -> str:
         """How many segments there are to ask about, of how many that the pool holds."""
-        return f"{len(self.pool)}/{self.pool.maxlen}"
+        waits = " (labels wait for all)" if self._fills_pool and not self.gatherer.is_person else ""
+        return f"{len(self.pool)}/{self.pool.maxlen}{waits}"
+
+    @property
+    def _fills_pool(self) -> bool:
+        """The more episodes the first pairs come from, the more the predictor sees of the task."""
+        return self._asks_initial and len(self.pool) < self.config.max_segs
 
     def _take_segments(self) -> bool:
         """Moves segments from the queue to the pool; before training a full pool is left as it is.
@@ -411,8 +417,7 @@ class PrefInterface:
         n = self.wanted()
         if person and self._disk_is_full():
             return False  # what is left is for answers
-        if self._asks_initial and len(self.pool) < self.config.max_segs:
-            # The more episodes the first pairs come from, the more the predictor sees of the task.
+        if self._fills_pool:
             if not person:
                 return False
             n = min(n, len(self._unseen()) // 2)

@@ -292,8 +292,10 @@ def test_labels_that_are_only_gathered_wait_for_a_full_pool_too(ring: Ring) -> N
     ring.act(19)
     interface.step()
     assert not interface.step() and interface.n_labels == 0
+    assert interface.clips() == "19/20 (labels wait for all)"
     ring.act(1)
     step_until(interface, lambda: interface.n_labels == 10)
+    assert interface.clips() == "20/20"
     about = {one.id for row in interface.db.answers() for one in (row.comparison.a, row.comparison.b)}
     assert len(about) == 20
 
