@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from errors import UserError
+from errors import UserError, reason_of
 
 FORMAT = 1
 KEEP = 3
@@ -37,10 +38,12 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except RuntimeError as error:  # how torch reports a write that failed
-        raise OSError(f"could not write {path}: {error}") from error
+    except (OSError, RuntimeError) as error:  # the second is torch's, for a write that failed
+        why = f"({reason_of(error)}): free some space on its disk, or allow to write in its folder."
+        raise OSError(f"{path} could not be written {why}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or cannot be removed either
+            temporary.unlink()
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path

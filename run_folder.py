@@ -32,7 +32,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = (path / "lock").open("w")
+        try:
+            self._lock = (path / "lock").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write in {path} ({error.strerror}); allow that, or copy it elsewhere.") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -56,7 +56,7 @@ def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path) -> None:
-    """A full disk, as a limit on the size of files: the error is an OSError, and no half-written file stays."""
+    """A full disk, as a limit on the size of files: an OSError that says the fix, and no half-written file stays."""
     path = save(tmp_path, 1)
     script = """
         import resource, sys
@@ -66,11 +66,13 @@ def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
             checkpoint.save(Path(sys.argv[1]), 2, {"weights": torch.ones(100_000)})
-        except OSError:
-            sys.exit(7)
+        except OSError as error:
+            sys.exit(str(error))
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    assert subprocess.run(command, cwd=ROOT).returncode == 7
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr.strip()
+    assert told.startswith(f"{tmp_path / 'step-000000000002.pt'} could not be written (") and "\n" not in told
+    assert told.endswith(": free some space on its disk, or allow to write in its folder.")
     assert list(tmp_path.iterdir()) == [path]
     assert checkpoint.load(path, kind="policy", env_id="CartPole-v1")["step"] == 1
 

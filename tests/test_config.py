@@ -551,6 +551,10 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
             RunFolder.resume(path, read_config(path))
     finally:
         folder.close()
+    (path / "lock").unlink()
+    (path / "lock").mkdir()  # permissions do not bind root
+    with pytest.raises(UserError, match=r"^cannot write in .+ \(Is a directory\); allow that, or copy it elsewhere\.$"):
+        RunFolder.resume(path, read_config(path))
     assert (path / "config.json").read_bytes() == before
 
 
