@@ -328,6 +328,8 @@ def test_a_pair_that_undo_brings_back_keeps_its_flag_and_note(browser: Browser, 
         wait_for_answers(server, 1)
         page.reload()
         press(page, "u")
+        page.reload()
+        wait_for_pair(page)
         press(page, "r")
         wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "the new answer alone counts")
     assert [(row.flag, row.note) for row in rows(server)] == [(True, "odd")]

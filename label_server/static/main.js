@@ -178,6 +178,7 @@ function answer(choice) {
     flag: pair.flag, note: pair.note,
   };
   pairs.drop(pair.lease.token);
+  pairs.forget(pair); // they are in the answer
   pairs.answered(pair.lease.token);
   flash(choice);
   show(); // the next pair first: all else may take its time
@@ -294,7 +295,6 @@ async function leave() {
   relabelling = null;
   pairs.away = true;
   const tokens = pairs.tokens();
-  for (const pair of pairs.list) pairs.remember(pair);
   pairs.list = [];
   show();
   toast("");
@@ -324,8 +324,8 @@ async function flag() {
   if (!pair) return;
   await askNote(pair);
   showMarks();
-  if (pair !== shown) pairs.remember(pair); // a break came between
-  else if (pair.flag) toast("Flagged: the note goes with your answer");
+  if (pair.lease) pairs.remember(pair);
+  if (pair === shown && pair.flag) toast("Flagged: the note goes with your answer");
 }
 
 async function startTraining() {

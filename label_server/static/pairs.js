@@ -1,6 +1,6 @@
 // The pairs that this page has on lease: the one on screen and a few that are ready to follow it at once.
 
-import { Unreachable, call } from "./api.js";
+import { Unreachable, call, store } from "./api.js";
 import { loadClip } from "./clips.js";
 
 const AHEAD = 3, MOST = 8; // pairs ready behind the one on screen; leases in one request
@@ -14,7 +14,6 @@ export class Pairs {
     this.hooks = hooks;
     this.list = []; // {lease, clips: [left, right] or null, flag, note}
     this.away = false; // on a break: nothing is claimed
-    this.marks = new Map(); // comparison id -> flag and note of what was given back, for when it comes again
     setInterval(() => document.visibilityState === "visible" && this.renew(), RENEW_MS);
   }
 
@@ -38,6 +37,7 @@ export class Pairs {
     const known = this.list.find((pair) => pair.lease.token === lease.token);
     const pair = Object.assign(known ?? { lease, clips: null }, { flag, note });
     this.list = [pair, ...this.list.filter((other) => other !== pair)];
+    this.remember(pair);
     await this.load(pair);
   }
 
@@ -79,7 +79,7 @@ export class Pairs {
       // The same pair again, whose lease was over while nobody looked: it is asked once.
       const same = ["comparison_id", "left", "right"].every((key) => lease[key] === this.list[0]?.lease[key]);
       if (same) this.list[0].lease = lease;
-      else this.list.push({ lease, clips: null, flag: false, note: "", ...this.marks.get(lease.comparison_id) });
+      else this.list.push({ lease, clips: null, flag: false, note: "", ...JSON.parse(store.get(this.marksOf(lease))) });
     }
     this.hooks.status(status);
     this.none = leases.length === 0; // for me, whatever the status says: others may be given some
@@ -87,8 +87,17 @@ export class Pairs {
     this.hooks.changed();
   }
 
+  /** Where this browser keeps the flag and the note of a pair, for when it comes again: after a break or a reload. */
+  marksOf({ comparison_id }) {
+    return `${this.outbox.prefix.replace("outbox", "marks")}${comparison_id}`;
+  }
+
   remember({ lease, flag, note }) {
-    this.marks.set(lease.comparison_id, { flag, note });
+    store.set(this.marksOf(lease), JSON.stringify({ flag, note }));
+  }
+
+  forget({ lease }) {
+    store.remove(this.marksOf(lease));
   }
 
   async load(pair) {
