@@ -373,6 +373,10 @@ def test_undo_of_what_was_not_sent_yet(browser: Browser, server: Server) -> None
         press(page, "l")
         press(page, "u")
         assert shown(page) == second
+        press(page, "l")
+        page.reload()
+        press(page, "u")
+        assert shown(page) == second, "also where the page has not shown it since it was loaded"
         press(page, "r")
         page.unroute("**/api/answer")
         answers = wait_for_answers(server, 2)

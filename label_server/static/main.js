@@ -183,7 +183,7 @@ function answer(choice) {
   flash(choice);
   show(); // the next pair first: all else may take its time
   toast(`${SAID[choice]} – ${TOUCH.matches ? "Undo takes it back" : "U to undo"}`);
-  outbox.add("/api/answer", body);
+  outbox.add("/api/answer", body, pair.lease);
   tabs.tell({ answered: pair.lease.token });
 }
 
@@ -237,7 +237,7 @@ async function undoNewest() {
   const unsent = outbox.takeBack();
   let lease = null, marks = unsent?.body;
   if (unsent) {
-    lease = { token: unsent.body.token, comparison_id: unsent.body.comparison_id, ...sidesOf.get(unsent.body.token) };
+    lease = unsent.lease;
   } else {
     if (!(await outbox.flush())) return toast("Offline: undo works again with the connection");
     try {
@@ -510,7 +510,6 @@ async function begin() {
   });
   pairs = new Pairs(outbox, {
     changed() {
-      for (const { lease } of pairs.list) sidesOf.set(lease.token, { left: lease.left, right: lease.right });
       show();
       showStatus();
     },
@@ -532,5 +531,4 @@ async function begin() {
   side.recent();
 }
 
-const sidesOf = new Map(); // token -> segment ids as shown, for taking back what was not sent
 begin();

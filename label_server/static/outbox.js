@@ -22,12 +22,13 @@ export class Outbox {
     return store.keys(this.prefix).map((key) => ({ key, ...JSON.parse(store.get(key)) }));
   }
 
-  add(path, body) {
+  /** lease: of the pair, if this answers one, for when it is taken back. */
+  add(path, body, lease) {
     this.added += 1;
     // Behind all that wait, also where the clock was put back meanwhile.
     const newest = parseInt(this.items().at(-1)?.key.slice(this.prefix.length) ?? "0", 10);
     const order = String(Math.max(Date.now(), newest + 1)).padStart(14, "0");
-    store.set(`${this.prefix}${order}-${body.client_id}`, JSON.stringify({ path, body, tried: false }));
+    store.set(`${this.prefix}${order}-${body.client_id}`, JSON.stringify({ path, body, lease, tried: false }));
     this.hooks.changed();
     this.flush();
   }
@@ -35,7 +36,7 @@ export class Outbox {
   /** Takes back the newest answer, if nothing was done since and no try to send it has been made. */
   takeBack() {
     const item = this.items().at(-1);
-    if (!item || item.tried || item.path !== "/api/answer") return null;
+    if (!item?.lease || item.tried) return null;
     store.remove(item.key);
     this.hooks.changed();
     return item;
