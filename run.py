@@ -20,6 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -424,23 +425,44 @@ def train(config: RunConfig) -> int:
         log.error("%s\n%s", error, details, exc_info=True)
         run.tell_failure(str(error))
         print(f"run.py: {error}", file=sys.stderr)
-        print(f"Carry on with: python run.py --resume {quoted}", flush=True)
-        if run.teacher_is_person:
-            print(f"Label meanwhile with: python run.py label {quoted} --ui {config.prefs.ui}", flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
-        return FAILURE
     except Exception as error:  # a mistake of ours: its traceback belongs in the log, not on the user's screen
         log.exception("unexpected error")
         run.tell_failure(f"{type(error).__name__}: {error}")
         print(f"run.py: {type(error).__name__}: {error}; the details are in {path / 'log.txt'}.", file=sys.stderr)
         if config.debug:
             raise
-        return FAILURE
+    else:
+        return 0
     finally:
         run.close()
         folder.close()
-    return 0
+    print(f"Carry on with: python run.py --resume {quoted}", flush=True)
+    if run.teacher_is_person:
+        label_on(run)
+    return FAILURE
+
+
+def label_on(run: Run) -> None:
+    """After a failure: says how to label all the same, and does so where people label on the page, until Ctrl-C."""
+    page = run.config.page
+    if run.page is not None:  # it is looked for where it was, also if that was any free port
+        page = replace(page, web_port=run.page.server.address.port)
+    words = [str(run.path), "--ui", run.config.prefs.ui, "--max_prefs", str(run.goal_labels), *page.flags()]
+    print(f"Label meanwhile with: python run.py label {shlex.join(words)}", flush=True)
+    if run.page is None:
+        return
+    try:
+        with contextlib.closing(PrefDB.open(run.path / "prefs.db", read_only=True)) as db:
+            something_to_ask = len(db.segment_ids()) >= 2 and db.n_labels() < run.goal_labels
+        if something_to_ask:
+            print("That is done here now, for the page goes on; end it with Ctrl-C before you resume.", flush=True)
+            label.label_command(words)
+    except USER_ERRORS as error:
+        print(f"run.py: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return
 
 
 def check_inputs(config: RunConfig) -> None:

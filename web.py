@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,15 @@ class PageConfig:
                 SheetStore(self.clips_url).check()
             except OSError as error:
                 raise UserError(str(error)) from error
+
+    def flags(self) -> list[str]:
+        """What a command line needs for the same page; texts are in the store already."""
+        words = list[str]()
+        for name, usual in ((field.name, field.default) for field in fields(self)):
+            value = getattr(self, name)
+            if value != usual and name not in ("task", "instructions"):
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return words
 
     def _text(self) -> str:
         try:

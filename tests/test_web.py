@@ -10,15 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import av
 import pytest
+import tyro
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from channels import Episode
+from label import LabelConfig
 from label_queue import LabelQueue
 from label_server import Address
 from label_server.server import PROCESS
@@ -31,6 +34,17 @@ from tests.test_run import DEADLINE, DOT, ROOT, alive, answers, children, policy
 from web import EpisodeFile, PageConfig, WebGatherer
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
+
+
+def told(process: subprocess.Popen[str], word: str) -> str:
+    """What the run prints, to the line with this word."""
+    assert process.stdout is not None
+    lines = list[str]()
+    for line in process.stdout:
+        lines.append(line)
+        if word in line:
+            return "".join(lines)
+    raise AssertionError("".join(lines))
 
 
 @contextmanager
@@ -54,12 +68,13 @@ def logged_in(process: subprocess.Popen[str], cookie: str = "") -> Iterator[Clie
 
 
 def ask(client: Client, path: str, body: dict[str, Any], process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Sends it as the page does: again and again while another process keeps the store busy."""
+    """Sends it as the page does: again and again while there is no server, or another process keeps the store busy."""
     replies: list[tuple[int, dict[str, Any]]] = []
 
     def done() -> bool:
-        replies.append(client.post(path, body))
-        return replies[-1][0] == 200
+        with suppress(ConnectionError):
+            replies.append(client.post(path, body))
+        return bool(replies) and replies[-1][0] == 200
 
     wait_for(done, process)
     return replies[-1][1]
@@ -121,27 +136,34 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
     with started(tmp_path, *words, "--run_name", "a") as process:
         with logged_in(process) as client:
             answer(client, 4, process)
-            open_pair = claim(client, process)
-        assert policy_steps(folder) > 0, "asked while the policy learns"
-        os.kill(children(process.pid)["reward predictor"], signal.SIGKILL)
+            seen = judgement(claim(client, process), "left")
+            assert policy_steps(folder) > 0, "asked while the policy learns"
+            before = answers(folder)
+            os.kill(children(process.pid)["reward predictor"], signal.SIGKILL)
+            said = told(process, "the page goes on")
+            with logged_in(process) as newcomer:
+                assert newcomer.address == client.address, "the page is where it was"
+            assert ask(client, "/api/answer", seen, process)["status"] in ("stored", "late")
+            assert ask(client, "/api/answer", seen, process)["status"] == "known", "sent again, as by a page in doubt"
+        process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 1 and "the reward predictor process was killed by SIGKILL" in output
-    assert f"python run.py --resume {folder}" in output and "Traceback" not in output
-    before = answers(folder)
-    assert len(before) == 4
+    assert process.returncode == 1 and "the reward predictor process was killed by SIGKILL" in said
+    assert f"python run.py --resume {folder}" in said and "Traceback" not in said + output
+    label = f"python run.py label {folder} --ui web --max_prefs 6 --web_port {client.address.port}"
+    assert label in said and "1 more than at the start" in output
+    stored = answers(folder)
+    assert stored[:-1] == before and stored[-1][:2] == (seen["client_id"], seen["comparison_id"])
 
     with started(tmp_path, "--resume", str(folder)) as process:
         with logged_in(process, client.cookie) as client:
-            seen = judgement(open_pair, "left")
-            assert ask(client, "/api/answer", seen, process)["status"] in ("stored", "late")
-            assert ask(client, "/api/answer", seen, process)["status"] == "known", "sent again, as by a page in doubt"
+            assert ask(client, "/api/answer", seen, process)["status"] == "known"
+            answer(client, 1, process)
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, output
-    stored = answers(folder)
-    assert stored[:4] == before and stored[4][:2] == (seen["client_id"], open_pair["comparison_id"])
-    assert len(stored) == len({pair for _, pair, _ in stored}) == 5
+    kept = answers(folder)
+    assert kept[:-1] == stored and len({pair for _, pair, _ in kept}) == len(kept) == 6
     counted = EventAccumulator(str(folder / "events" / "reward_predictor")).Reload().Scalars("reward_predictor/labels")
-    assert counted[-1].value == 5, "by the trainer, when it had ended"
+    assert counted[-1].value == 6, "by the trainer, when it had ended"
 
 
 @pytest.mark.parametrize(("flags", "status"), [(("--max_prefs", "3"), 0), ((), 130)])
@@ -217,6 +239,9 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
     assert re.search(r"On another computer: ssh -N -L (\d+):127\.0\.0\.1:\1 ", said)
     assert Address("127.0.0.1", 8765).link("t", "https://label.example.org") == "https://label.example.org/#t=t"
+    page = PageConfig("0.0.0.0", 9, web_true_reward=True, task="t", overlap_share=0.5)
+    again = tyro.cli(LabelConfig, args=["a", *page.flags()], use_underscores=True).page
+    assert again == replace(page, task="") and PageConfig().flags() == []
     for origin in ("label.example.org", "https://label.example.org/", "ftp://label.example.org", "https://"):
         with pytest.raises(UserError, match="name it as https://HOST"):
             PageConfig(web_origin=origin).check()
