@@ -3,9 +3,9 @@
 python benchmarks/labelling.py            # all four, to results/labelling.json and README.md
 python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
 
-gap: while a policy trains on the same cores, from the key press to the next pair on screen, in Chromium, with Pong's
-colour clips; and how fast it trains alone, with the page open on another machine, with it open here, and with it here
-on a break, in turns.
+gap: beside a run on Pong whose page it is and that trains on the same cores, from the key press to the next pair on
+screen, in Chromium; and how fast the run trains with the page open nowhere, on another machine, here, and here on a
+break, in turns.
 trouble: a scripted person labels in two tabs, with reloads, double presses, lost connections (one of them for a minute)
 and a server that is killed (kill -9) every minute; every answer that the page took has to be in the store, once.
 people: eight labellers at once over HTTP; no pair may be asked of two.
@@ -19,6 +19,7 @@ import json
 import random
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,11 +29,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import gymnasium
 import numpy as np
 import tyro
-from PIL import Image
 from playwright.sync_api import ViewportSize
 from rich.console import Console
 from rich.table import Table
@@ -42,29 +42,35 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pages import write_between
 from whole_runs import policy_rows, started_run
 
-from envs import env_info
-from label_queue import LabelQueue
-from pref_db import Comparison, PrefDB, Segment, encode_frames
-from run_folder import git_revision, machine
+from label_server.server import Address
+from pref_db import PrefDB
+from run_folder import git_revision, machine, short_revision
 from tests.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
-from tests.labelling import Server, make_store, running
+from tests.labelling import Client, Server, make_store, running
 
 ROOT = Path(__file__).resolve().parent.parent
+HEAD = ("what", "measured", "commit")
 PONG = "PongNoFrameskip-v4"
 VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
-SITTINGS = 5
+READ = ("history", "status", "curves", "quality")  # what a page reads beside the pairs, here after each tenth answer
+SITTINGS = 20
 # Where somebody has the page open: nowhere, on another machine (where requests alone reach this one), or here, where
 # the browser works on the same cores; also on a break, as the page is when nobody has touched it for some minutes.
 BESIDE = ("training", "training, page open elsewhere", "training, page open here", "training, page here on a break")
 NOWHERE, ELSEWHERE, HERE, RESTING = BESIDE
 THINK_SECONDS = 4.0  # from one answer to the next: the paper's labellers took 3 to 5 (section 3.1)
-WITHOUT_END = ("--million_timesteps", "1000", "--eval_interval_million_timesteps", "0")
+FEWEST_LABELS = ("--n_initial_prefs", "25")
 FIRST_RUN = ("train_policy_with_preferences", PONG, "--ui", "web")
-TRAINING = ("train_policy_with_original_rewards", PONG, *WITHOUT_END)
+# Its labels come more slowly than pairs are due, and nothing but training uses the cores.
+TRAINING = (
+    *(*FIRST_RUN, *FEWEST_LABELS, "--n_initial_epochs", "1"),
+    *("--label_schedule", "constant", "--eval_interval_million_timesteps", "0"),
+)
 # How often the scripted person meets with trouble, per answer.
 RELOAD, DOUBLE, OTHER_TAB, OFFLINE = 0.03, 0.05, 0.05, 0.02
+GUARD_MS = 400  # the page itself takes a press so soon after a new pair for one that was meant for the last
 MINUTE = 60.0  # seconds between kills of the server, and of the long time without a connection
 LISTEN = """
 window.gaps = [];
@@ -81,79 +87,69 @@ Storage.prototype.setItem = function (key, value) {
 """
 
 
-def pong_store(folder: Path, n: int) -> None:
-    """A store with n pairs of Pong's clips in colour, as a random player makes them."""
-    env_info(PONG)  # registers the games
-    game = gymnasium.make(PONG, frameskip=4)
-    picture, _ = game.reset(seed=0)
-    rng = np.random.default_rng(0)
-    db = PrefDB.create(folder / "prefs.db", PONG, 25)
-
-    def segment(number: int) -> Segment:
-        nonlocal picture
-        colour: list[np.ndarray] = []
-        actions: list[int] = []
-        for step in range(28):
-            actions.append(int(rng.integers(6)) if step % 5 == 0 else actions[-1])
-            picture, _, terminated, truncated, _ = game.step(actions[-1])
-            colour.append(picture)
-            if terminated or truncated:
-                picture, _ = game.reset()
-        grey = np.stack([np.asarray(Image.fromarray(frame).convert("L").resize((84, 84))) for frame in colour])
-        view = encode_frames(np.stack(colour[3:]))
-        return Segment(PONG, grey, np.array(actions[3:]), np.zeros(25, np.float32), 4, number, 0, 15.0, view)
-
-    LabelQueue(db).submit([Comparison(segment(2 * i), segment(2 * i + 1), flip=False) for i in range(n)])
-    db.close()
-    game.close()
-
-
 def percentile(values: list[float], share: float) -> float:
     return float(np.percentile(values, 100 * share))
 
 
 def gap(n: int) -> dict[str, Any]:
-    """Milliseconds from an answer to the next pair's first frame, and to its second, on screen, beside a training.
+    """Milliseconds from an answer to the next pair's first frame, and to its second, on screen, beside the training.
 
-    Somebody gives n answers in some sittings; for as long each, the training goes on alone, beside the requests of
-    somebody with the page on another machine, and beside the page on a break.
+    Somebody gives n answers in some sittings; for as long each, the training goes on with the page open nowhere, beside
+    the requests of somebody who has it open on another machine, and beside the page on a break.
     """
     gaps: list[tuple[str, float]] = []
     speeds: dict[str, list[float]] = {name: [] for name in BESIDE}
-    a_sitting = max(1, n // SITTINGS)
-    with (
-        tempfile.TemporaryDirectory() as name,
-        started_run(*TRAINING) as (process, run_dir),
-        chromium() as browser,
-    ):
-        folder = Path(name)
-        pong_store(folder, 2 * n + 8)
-        with running(folder) as server:
-            while len(policy_rows(run_dir)) < 5:  # it trains
-                assert process.poll() is None, "the training has ended"
-                time.sleep(0.5)
-            for _ in range(SITTINGS):
-                with speed_of(run_dir, speeds[NOWHERE]):
-                    time.sleep(a_sitting * THINK_SECONDS)
-                with speed_of(run_dir, speeds[ELSEWHERE]):
-                    label_elsewhere(server, a_sitting)
-                page = browser.new_page(viewport=VIEW)
-                page.add_init_script(LISTEN)
-                page.goto(server.link)
-                wait_for_pair(page)
+    n_sittings = min(SITTINGS, n)
+    a_sitting = n // n_sittings
+    with contextlib.ExitStack() as stack:
+        store = labelled_store(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        process, run_dir = stack.enter_context(started_run(*TRAINING, "--load_prefs_dir", str(store)))
+        browser = stack.enter_context(chromium())
+        link = link_of(process, run_dir)
+        while len(policy_rows(run_dir)) < 5:  # it trains
+            assert process.poll() is None, "the training has ended"
+            time.sleep(0.5)
+
+        @contextlib.contextmanager
+        def page() -> Iterator[Any]:
+            page = browser.new_page(viewport=VIEW)
+            page.add_init_script(LISTEN)
+            page.goto(f"{link}&n=me")
+            wait_for_pair(page)
+            yield page
+            page.close()
+
+        def nowhere() -> None:
+            with speed_of(run_dir, speeds[NOWHERE]):
+                time.sleep(a_sitting * THINK_SECONDS)
+
+        def elsewhere() -> None:
+            with speed_of(run_dir, speeds[ELSEWHERE]):
+                label_elsewhere(link, a_sitting)
+
+        def here() -> None:
+            nonlocal gaps
+            with page() as tab:
                 with speed_of(run_dir, speeds[HERE]):
                     for i in range(a_sitting):
-                        page.wait_for_timeout(1000 * THINK_SECONDS)
-                        press(page, KEYS[i % 2])
-                        wait_for_pair(page)
-                wait_for_js(page, f"gaps.filter(([name]) => name === 'pair-moving').length >= {a_sitting}")
-                gaps += page.evaluate("gaps")
-                page.keyboard.press("p")
-                page.wait_for_selector("#resume")
+                        tab.wait_for_timeout(1000 * THINK_SECONDS)
+                        press(tab, KEYS[i % 2])
+                        wait_for_pair(tab)
+                wait_for_js(tab, f"gaps.filter(([name]) => name === 'pair-moving').length >= {a_sitting}")
+                gaps += tab.evaluate("gaps")
+
+        def resting() -> None:
+            with page() as tab:
+                tab.keyboard.press("p")
+                tab.wait_for_selector("#resume")
                 with speed_of(run_dir, speeds[RESTING]):
-                    page.wait_for_timeout(1000 * a_sitting * THINK_SECONDS)
-                page.close()
-    result: dict[str, Any] = {"answers": a_sitting * SITTINGS}
+                    tab.wait_for_timeout(1000 * a_sitting * THINK_SECONDS)
+
+        turns = [nowhere, elsewhere, here, resting]
+        for i in range(n_sittings):
+            for turn in turns[i % 4 :] + turns[: i % 4]:  # each is as often early as late
+                turn()
+    result: dict[str, Any] = {"answers": a_sitting * n_sittings}
     for name, values in speeds.items():
         result[name] = {"agent_steps_per_second": statistics.median(values), "of": values}
     for name in ("pair-drawn", "pair-moving"):
@@ -162,14 +158,32 @@ def gap(n: int) -> dict[str, Any]:
     return result
 
 
-def label_elsewhere(server: Server, n: int) -> None:
+def labelled_store(folder: Path) -> Path:
+    """A run folder with as many labels as training needs to begin."""
+    flags = ("gather_initial_prefs", PONG, "--synthetic_prefs", *FEWEST_LABELS, "--max_segs", "100")
+    place = ("--log_dir", str(folder), "--run_name", "store")
+    subprocess.run([sys.executable, str(ROOT / "run.py"), *flags, *place], check=True, stdout=subprocess.DEVNULL)
+    return folder / "store"
+
+
+def link_of(process: subprocess.Popen[bytes], run_dir: Path) -> str:
+    """The page's address, as soon as the run has printed it."""
+    output = run_dir.parent / "output"
+    while not (link := re.search(r"http://\S+", output.read_text())):
+        assert process.poll() is None, "the run has ended"
+        time.sleep(0.05)
+    return link[0]
+
+
+def label_elsewhere(link: str, n: int) -> None:
     """Gives n answers by the requests that a page makes: it follows the run's news, and has some pairs ahead."""
-    client, news = server.client(), server.client()
+    client, news = client_at(link), client_at(link)
     news.connection.request("GET", "/api/events", headers={"Cookie": news.cookie})
     with news.connection.getresponse():
         fetched: set[str] = set()
         for _ in range(n):
-            leases = client.next(4)
+            while not (leases := client.next(4)):
+                time.sleep(0.1)
             for segment in {lease[side] for lease in leases for side in ("left", "right")} - fetched:
                 client.request("GET", f"/api/clip/{segment}")
                 fetched.add(segment)
@@ -177,6 +191,15 @@ def label_elsewhere(server: Server, n: int) -> None:
             status, _ = client.answer(leases[0], "left", uuid.uuid4().hex)
             assert status == 200
     client.post("/api/release", {"tokens": [lease["token"] for lease in leases[1:]]})
+
+
+def client_at(link: str) -> Client:
+    """Somebody who has opened the link."""
+    there = urlsplit(link)
+    client = Client(Address(str(there.hostname), int(there.port or 0)))
+    status, reply = client.post("/api/login", {"token": there.fragment.removeprefix("t="), "labeller": "me"})
+    assert status == 200, reply
+    return client
 
 
 @contextlib.contextmanager
@@ -243,9 +266,12 @@ class Trouble:
             self.context.set_offline(False)
         wait_for_pair(self.tab)
         key = self.rng.choice(KEYS)
-        if self.happens("double presses", DOUBLE):
-            down = f"dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))"
+        if self.rng.random() < DOUBLE:
+            self.tab.wait_for_timeout(GUARD_MS)  # or neither would count
+            before, down = len(self.took), f"dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))"
             self.tab.evaluate(f"{down}; {down}")
+            taken = len(self.took) - before
+            self.counts["double presses" if taken == 1 else f"double presses taken {taken} times"] += 1
         press_if_pair(self.tab, key)
 
     def kill_if_due(self) -> None:
@@ -332,10 +358,14 @@ def people(n: int) -> dict[str, Any]:
                             seen.add(lease["comparison_id"])
                             asked.append((labeller, lease["comparison_id"]))
                     lease = leases[0]
-                    timed("clip", client.request, "GET", f"/api/clip/{lease['left']}")
+                    for side in ("left", "right"):
+                        timed("clip", client.request, "GET", f"/api/clip/{lease[side]}")
                     choice = rng.choice(("left", "right", "equal", "incomparable"))
                     status, _ = timed("answer", client.answer, lease, choice, uuid.uuid4().hex)
                     assert status == 200
+                    timed("renew", client.post, "/api/renew", {"tokens": [lease["token"] for lease in leases[1:]]})
+                    for route in READ if len(seen) % 10 == 0 else ():
+                        timed(route, client.request, "GET", f"/api/{route}")
 
             server.client("first").get("/api/status")  # it is up
             start = time.monotonic()
@@ -359,14 +389,10 @@ def first() -> dict[str, Any]:
     """Seconds from the command of a first run to its link, to the first pair in Chromium, and to a stored answer."""
     began, after = time.monotonic(), dict[str, float]()
     with chromium() as browser, started_run(*FIRST_RUN) as (process, run_dir):
-        output, link = run_dir.parent / "output", None
-        while link is None:
-            assert process.poll() is None, "the run has ended"
-            time.sleep(0.05)
-            link = re.search(r"http://\S+", output.read_text())
+        link = link_of(process, run_dir)
         after["link"] = time.monotonic() - began
         page = browser.new_page(viewport=VIEW)
-        page.goto(link[0])
+        page.goto(link)
         wait_for_pair(page)
         after["pair"] = time.monotonic() - began
         press(page, "ArrowLeft")
@@ -377,43 +403,42 @@ def first() -> dict[str, Any]:
     return {"command": " ".join(FIRST_RUN), "seconds_until": after}
 
 
-def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """The table's lines, for those parts that were measured."""
-    lines: list[tuple[str, str]] = []
+def rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The table's lines, for those parts that were measured: what, the figure, at which commit."""
+    lines: list[tuple[str, str, str]] = []
+
+    def add(found: dict[str, Any], what: str, measured: str) -> None:
+        lines.append((what, measured, short_revision(found["git_revision"])))
+
     if found := result.get("gap"):
         for name, title in (("pair-drawn", "next pair on screen"), ("pair-moving", "next pair moving")):
-            lines.append(
-                (f"From answer to {title}", f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms")
-            )
+            measured = f"{found[name]['median_ms']:.0f} ms, p95 {found[name]['p95_ms']:.0f} ms"
+            add(found, f"From answer to {title}", measured)
         for name in BESIDE[1:]:
             # Turn by turn, for from one to the next the machine itself differs by more.
             shares = [beside / alone for beside, alone in zip(found[name]["of"], found[NOWHERE]["of"], strict=True)]
-            lines.append(
-                (
-                    f"{name.capitalize()}: of its speed without",
-                    f"{statistics.median(shares):.0%}, {min(shares):.0%} to {max(shares):.0%} in {len(shares)} turns",
-                )
-            )
+            low, middle, high = np.percentile(shares, (25, 50, 75))
+            measured = f"{middle:.0%}, half of {len(shares)} turns {low:.0%} to {high:.0%}"
+            add(found, f"{name.capitalize()}: of its speed without", measured)
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
-        lines.append((f"Answers that the page took, with {happened}", f"{found['answers_taken']}"))
-        lines.append(("Stored, lost, twice", f"{found['stored']}, {found['lost']}, {found['twice']}"))
+        add(found, f"Answers that the page took, with {happened}", f"{found['answers_taken']}")
+        add(found, "Stored, lost, twice", f"{found['stored']}, {found['lost']}, {found['twice']}")
     if found := result.get("people"):
-        lines.append(
-            (f"Pairs that {N_PEOPLE} people answered, asked of two", f"{found['answers']}, {found['double_asked']}")
-        )
-        for route in ("next", "answer", "clip"):
-            lines.append(
-                (f"Request {route}", f"{found[route]['median_ms']:.1f} ms, p95 {found[route]['p95_ms']:.1f} ms")
-            )
+        measured = f"{found['answers']}, {found['double_asked']}"
+        add(found, f"Pairs that {N_PEOPLE} people answered, asked of two", measured)
+        for route in ("next", "answer", "clip", "renew", *READ):
+            if times := found.get(route):
+                measured = f"{times['median_ms']:.1f} ms, p95 {times['p95_ms']:.1f} ms"
+                add(found, f"Request {route}", measured)
     if found := result.get("first"):
         seconds = ", ".join(f"{name} {value:.0f} s" for name, value in found["seconds_until"].items())
-        lines.append((f"From `run.py {found['command']}` to", seconds))
+        add(found, f"From `run.py {found['command']}` to", seconds)
     return lines
 
 
 def labelling(
-    only: tuple[str, ...] = (), answers: int = 1000, presses: int = 50, comparisons: int = 1000, quick: bool = False
+    only: tuple[str, ...] = (), answers: int = 1000, presses: int = 60, comparisons: int = 1000, quick: bool = False
 ) -> None:
     """Measures the labelling page.
 
@@ -444,13 +469,13 @@ def labelling(
         if not only or name in only:
             result[name] = {**measure(), "git_revision": revision, "machine": machine()}
             path.write_text(json.dumps(result, indent=2) + "\n")
-    table = Table("What", "Measured")
+    table = Table(*HEAD)
     for row in rows(result):
         table.add_row(*row)
     Console().print(table)
     if not quick:
-        lines = ["| what | measured |", "|---|---|", *(f"| {what} | {measured} |" for what, measured in rows(result))]
-        write_between(ROOT / "README.md", "labelling", "\n".join(lines))
+        lines = [" | ".join(row) for row in (HEAD, ("---",) * len(HEAD), *rows(result))]
+        write_between(ROOT / "README.md", "labelling", "\n".join(f"| {line} |" for line in lines))
 
 
 if __name__ == "__main__":
