@@ -124,13 +124,14 @@ class Progress:
         """Draws the line, for those who label without the true reward; `clips` says how many there are to ask about."""
         self.labels, self.clips = labels, clips
         now = time.monotonic()
+        line = self.line(true_reward=true_reward)
         if self._live:
-            self._live.update(Text(self.line()))
+            self._live.update(Text(line))
         if now - self._printed >= PLAIN_SECONDS:
             self._printed = now
             log.info(self.line())
             if not self._live:
-                print(self.line(true_reward=true_reward), flush=True)
+                print(line, flush=True)
 
     @property
     def seconds(self) -> float:

@@ -319,7 +319,7 @@ class Run:
                 clips = gathering.clips() if gathering else ""
                 progress.show(self._n_labels(), clips, true_reward=self._shows_true_reward)
                 if self.page is not None:
-                    self.page.line = progress.line(true_reward=self.config.page.web_true_reward)
+                    self.page.line = progress.line(true_reward=self._shows_true_reward)
                     self.page.trouble = self.episode_file.trouble if self.episode_file else ""
                 if not any(busy):
                     self.children.wait(idle_seconds)
@@ -345,8 +345,8 @@ class Run:
 
     @property
     def _shows_true_reward(self) -> bool:
-        """Whether this screen does: it would sway who labels here."""
-        return not self._labels_here or self.config.page.web_true_reward
+        """Whether this screen does: it would sway who labels here, or in a browser beside it."""
+        return not self.teacher_is_person or self.config.page.web_true_reward
 
     def _n_labels(self) -> int:
         return int(self.channels.n_labels.value)

@@ -50,7 +50,7 @@ class PageConfig:
     """Where a proxy of yours serves the page over an encrypted connection, such as https://label.example.org; it passes
     requests on to --web_host and --web_port."""
     web_true_reward: bool = False
-    """Evaluation mode: the page, or the run's line beside a window, tells the true reward too, which sways those who
+    """Evaluation mode: the page, and the run's line in its terminal, tell the true reward too, which sways those who
     label."""
     task: str = ""
     """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. By

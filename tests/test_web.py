@@ -30,10 +30,24 @@ from label_server.status import status as page_status
 from pref_db import PrefDB, encode_frames
 from processes import UserError
 from tests.labelling import Client, make_store, segment
-from tests.test_run import DEADLINE, DOT, ROOT, alive, answers, children, policy_steps, run, started, wait_for
+from tests.test_run import (
+    DEADLINE,
+    DOT,
+    ROOT,
+    alive,
+    answers,
+    children,
+    command,
+    policy_steps,
+    run,
+    started,
+    wait_for,
+)
+from tests.test_terminal import terminal
 from web import EpisodeFile, PageConfig, WebGatherer
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
+LINK = re.compile(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})")
 
 
 def told(process: subprocess.Popen[str], word: str) -> str:
@@ -52,7 +66,7 @@ def logged_in(process: subprocess.Popen[str], cookie: str = "") -> Iterator[Clie
     """Somebody who opens the link that the run prints, perhaps with a cookie of earlier."""
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})", line):
+        if found := LINK.search(line):
             break
     else:
         raise AssertionError("no link was printed")
@@ -166,14 +180,38 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
     assert counted[-1].value == 6, "by the trainer, when it had ended"
 
 
+def test_where_people_label_on_the_page_the_runs_terminal_does_not_tell_the_true_reward(tmp_path: Path) -> None:
+    """Who has started the run often labels in the browser beside it."""
+    labels = ("--n_initial_prefs", "4", "--max_prefs", "4", "--n_initial_epochs", "2", "--eval_episodes", "2")
+    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, "--million_timesteps", "0.002", "--run_name", "a")
+    with terminal(tmp_path / "a", columns=150, command=tuple(command(tmp_path, *words))) as screen:
+        screen.read_until(lambda: LINK.search(screen.seen.decode()))
+        found = LINK.search(screen.seen.decode())
+        assert found
+        client = Client(Address(found[1], int(found[2])))
+        assert client.post("/api/login", {"token": found[3]})[0] == 200
+
+        def labelled() -> bool:
+            for lease in client.post("/api/next", {"n": 1})[1].get("leases", ()):
+                client.answer(lease, "left", lease["token"])
+            return len(answers(tmp_path / "a")) == 4
+
+        screen.read_until(labelled)
+        client.connection.close()
+        assert screen.ended() == 0
+    line, _, summary = screen.seen.decode().partition("Finished.")
+    assert "Training the policy" in line and "true episode reward" in summary
+    assert "true reward" not in line and "evaluation " not in line
+
+
 @pytest.mark.parametrize(("flags", "status"), [(("--max_prefs", "3"), 0), ((), 130)])
 def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path, flags: tuple[str, ...], status: int) -> None:
     make_store(tmp_path / "kept", 0)
     with closing(PrefDB.open(tmp_path / "kept" / "prefs.db")) as db, db.transaction() as rows:
         for seed in range(6):
             db.insert_segment(rows, segment(seed))
-    command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0"]
-    with subprocess.Popen([*command, *flags, "--labeller", "Ann"], stdout=subprocess.PIPE, text=True) as process:
+    words = (str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0", *flags)
+    with subprocess.Popen([sys.executable, *words, "--labeller", "Ann"], stdout=subprocess.PIPE, text=True) as process:
         with logged_in(process) as client:
             assert client.get("/api/me")[1]["labeller"] == "Ann"
             answer(client, 3, process)
