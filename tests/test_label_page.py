@@ -469,6 +469,44 @@ def test_changes_of_one_answer_that_are_made_without_a_connection_all_count(brow
         wait_until(lambda: sorted(row.choice for row in rows(server)) == ["equal", "left"], "changed once more")
 
 
+def kept(page: Page) -> list[dict[str, Any]]:
+    """What waits in the browser to be sent, in order."""
+    entries = "Object.keys(localStorage).filter((key) => key.startsWith('outbox/')).sort()"
+    return list(page.evaluate(f"{entries}.map((key) => JSON.parse(localStorage.getItem(key)))"))
+
+
+def test_a_minute_offline_with_twenty_answers_is_patient_and_then_sends_each_once_in_order(
+    browser: Browser, server: Server
+) -> None:
+    with opened(browser, server) as page:
+        press(page, "l")
+        wait_for_answers(server, 1)
+        page.wait_for_selector("#recent .thumb")
+        wait_for_js(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8")
+        page.clock.install()
+        page.context.set_offline(True)
+        for key in "rle":
+            press(page, key)
+        while len(kept(page)) < 20:
+            page.click("#recent .thumb")
+            page.wait_for_selector("#relabel")
+            page.clock.fast_forward(300)
+            page.keyboard.press("rle"[len(kept(page)) % 3])
+            page.wait_for_selector("#relabel", state="hidden")
+        waiting, tries = kept(page), list[str]()
+        page.on("request", lambda request: tries.append(request.url) if request.method == "POST" else None)
+        for _ in range(60):
+            page.clock.fast_forward(1000)
+        tries = [url for url in tries if url.endswith(("/answer", "/edit"))]
+        assert 2 < len(tries) < 12, "it tries again, ever more rarely"
+        assert kept(page) == waiting and len(rows(server)) == 1
+        page.context.set_offline(False)
+        wait_until(lambda: not kept(page), "all are sent")
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+            stored = [row[0] for row in db.read("SELECT client_id FROM answer ORDER BY seq")]
+        assert stored[1:] == [item["body"]["client_id"] for item in waiting], "each once, and in order"
+
+
 def test_a_pair_whose_lease_was_over_while_nobody_looked_is_asked_once(browser: Browser, tmp_path: Path) -> None:
     make_store(tmp_path, 1)
     with running(tmp_path) as server, opened(browser, server) as page:
@@ -547,6 +585,27 @@ def test_a_press_that_was_meant_for_the_pair_before_is_none(browser: Browser, se
         wait_for_pair(page)
         page.wait_for_timeout(300)
         page.evaluate("dispatchEvent(new KeyboardEvent('keydown', {key: 'l', repeat: true}))")
+        press(page, "e")
+        answers = wait_for_answers(server, 3)
+    assert [row.choice for row in answers] == ["left", "right", "equal"]
+
+
+def test_a_key_that_is_held_down_floods_the_page_and_gives_one_answer(browser: Browser, server: Server) -> None:
+    """Also the one that presses a button, again and again, for as long as it is down."""
+    with opened(browser, server) as page:
+        for n, key in enumerate(("l", "Enter"), start=1):
+            asked = wait_for_pair(page)
+            if key == "Enter":
+                page.focus("[data-choice=right]")
+            page.wait_for_timeout(300)
+            repeats, until = 0, page.evaluate("performance.now() + 1000")
+            while page.evaluate("performance.now()") < until or repeats < 20:
+                page.keyboard.down(key)  # from the second on the browser marks it as a repeat
+                repeats += 1
+            page.keyboard.up(key)
+            assert wait_for_pair(page) != asked
+            wait_for_answers(server, n)
+        page.evaluate("document.activeElement.blur()")
         press(page, "e")
         answers = wait_for_answers(server, 3)
     assert [row.choice for row in answers] == ["left", "right", "equal"]
@@ -739,6 +798,24 @@ def test_task_and_notes_are_text_never_html(browser: Browser, server: Server) ->
     assert answer.flag and answer.note.startswith("<script>")
 
 
+def test_a_nickname_is_text_never_html(browser: Browser, server: Server) -> None:
+    name = "<img src=x onerror=document.title='run'>"
+    with opened(browser, server) as page:
+        page.keyboard.press("h")
+        page.click("#rename")
+        page.fill("#name", name)
+        with page.expect_event("load"):
+            page.keyboard.press("Enter")
+        press(page, "l")
+        assert wait_for_answers(server, 1)[0].labeller == name
+        page.keyboard.press("q")
+        page.wait_for_selector("#quality-table td:has-text('<img src=x')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("h")
+        page.wait_for_selector("#help-dialog[open]:has-text('<img src=x')")
+        assert page.title() != "run" and page.query_selector("img[src=x]") is None
+
+
 def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> None:
     make_store(tmp_path, 1, {"goal": "9"})
     with running(tmp_path) as server, contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
@@ -827,6 +904,19 @@ def test_a_pair_that_cannot_be_shown_is_left_out_and_the_run_may_ask_another(bro
         gatherer.pending = {"of which it knows"}
         gatherer.tell("", {})
         assert not gatherer.pending
+
+
+def test_a_tab_that_is_closed_gives_its_pairs_back(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        tab = page.context.new_page()
+        page.goto("about:blank")  # not even two tabs keep them when both are gone
+        tab.goto(f"http://{server.address.host}:{server.address.port}/")
+        wait_for_pair(tab)
+        tab.close(run_before_unload=True)
+        over = "SELECT 1 FROM lease WHERE closed_at IS NULL OR closed_at >= expires_at"
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+            wait_until(lambda: not db.read(over), "given back, before they were over by themselves")
+            assert len(db.read("SELECT 1 FROM lease")) >= 4
 
 
 def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server) -> None:

@@ -30,7 +30,7 @@ import label_server.app as app_module
 from examples import label_over_http
 from gatherers import PersonGatherer, QueueGatherer
 from label_queue import LabelQueue, Submission
-from label_server import security
+from label_server import Address, security
 from label_server.app import LabelApp
 from label_server.clips import Clips, encode_sheet, fitted
 from label_server.schema import ROUTES, problem
@@ -573,6 +573,50 @@ def test_bodies_are_bounded_and_checked(server: Server) -> None:
     assert client.answer({**lease, "token": "0" * 32}, "left", "bodies-2")[0] == 422, "no such lease"
     for name in ("", "x" * 41, "a\nb", "   ", "\ud800"):
         assert client.post("/api/name", {"labeller": name})[0] == 422
+
+
+HOSTILE = ("x'); DROP TABLE answer; --", "<script>alert(1)</script>", '" OR 1=1 --', "../../prefs.db", "%s{0}${HOME}")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_nickname_is_text_and_nothing_else(server: Server, name: str) -> None:
+    client, other = server.client(name), server.client("a neighbour")
+    kept = other.answer(other.next()[0], "equal", f"neighbour-{HOSTILE.index(name)}")[1]["seq"]
+    assert client.answer(client.next()[0], "left", f"hostile-{HOSTILE.index(name)}")[1]["status"] == "stored"
+    assert client.get("/api/me")[1]["labeller"] == name
+    assert [row["choice"] for row in client.get("/api/history")[1]["rows"]] == ["left"]
+    assert kept in {row["seq"] for row in other.get("/api/history")[1]["rows"]}, "it touches nobody else's"
+    assert any(json.loads(line)["labeller"] == name for line in client.request("GET", "/api/export")[1].splitlines())
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "a\0b", "a\x1b[2J", "a\r\nSet-Cookie: b=c", "\u202eevil", "\t"])
+def test_a_nickname_that_is_no_name_is_refused_wherever_it_is_given(server: Server, name: str) -> None:
+    client, before = server.client("namer"), stored(server.folder)
+    for path, body in (("/api/login", {"token": server.token}), ("/api/name", {}), ("/api/invite", {})):
+        assert client.post(path, {**body, "labeller": name})[0] == 422, path
+    assert stored(server.folder) == before and client.get("/api/me")[1]["labeller"] == "namer"
+
+
+def test_where_somebody_sits_is_written_nowhere(tmp_path: Path) -> None:
+    """No address of a labeller is in the store or a log, whatever they do right or wrong."""
+    make_store(tmp_path, 2)
+    with running(tmp_path, host="0.0.0.0") as server:
+        client = Client(Address("127.0.0.1", server.address.port))
+        client.connection = http.client.HTTPConnection(
+            "127.0.0.1", server.address.port, timeout=60, source_address=("127.9.8.7", 0)
+        )
+        for token, code in (("0" * 32, 403), (server.token, 200)):
+            assert client.post("/api/login", {"token": token, "labeller": "Ann"})[0] == code
+        client.answer(client.next()[0], "left", "where-1", note="n")
+        assert client.request("GET", "/nowhere")[0] == 404 and client.post("/api/answer", {})[0] == 422
+        assert client.request("GET", f"/api/clip/{'0' * 64}", headers={"X-Forwarded-For": "127.9.8.7"})[0] == 404
+        with socket.create_connection(("127.0.0.1", server.address.port), 60, ("127.9.8.7", 0)) as rude:
+            rude.sendall(b"\0 no HTTP\r\n\r\n")
+            assert b" 400 " in rude.recv(4096)
+        client.connection.close()
+    contents = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"prefs.db", "server.log"} <= contents.keys()
+    assert not [name for name, data in contents.items() if b"127.9.8.7" in data or bytes((127, 9, 8, 7)) in data]
 
 
 def test_reading_changes_nothing(server: Server) -> None:
