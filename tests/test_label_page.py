@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import itertools
 import re
 import resource
 import time
@@ -17,9 +18,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Dialog, Page, Route
 
-from gatherers import QueueGatherer
+from gatherers import PersonGatherer, QueueGatherer
 from label_queue import HistoryRow, LabelQueue, Submission
 from label_server import stop
+from playback import GUARD_SECONDS
 from pref_db import PrefDB
 from tests.browser import (
     LOADED,
@@ -34,8 +36,13 @@ from tests.browser import (
     wait_for_js,
     wait_for_pair,
 )
+from tests.display import display, focus, xdotool
 from tests.labelling import Server, make_store, pairs, running, segment
+from tests.test_terminal import terminal
 from video import write_video
+from viewer import ClipWindow
+
+__all__ = ["display"]  # a fixture
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
@@ -194,6 +201,43 @@ def test_two_tabs_never_answer_a_pair_twice(browser: Browser, server: Server) ->
         answers = wait_for_answers(server, 6)
         other.close()
     assert len(answers) == len({row.comparison_id for row in answers}) == 6
+
+
+@pytest.mark.window
+def test_window_terminal_and_page_answer_one_store_at_the_same_time(
+    browser: Browser, tmp_path: Path, display: str
+) -> None:
+    path, keys, told = make_store(tmp_path, 3, {"goal": "0"}), itertools.cycle("lr"), list[str]()
+    with (
+        running(tmp_path) as server,
+        contextlib.closing(PrefDB.open(path)) as db,
+        terminal(tmp_path) as screen,
+    ):
+        screen.read_until(lambda: db.read("SELECT count(*) FROM query") == [(15,)])  # it asks about every pair
+        with (
+            contextlib.closing(PersonGatherer(db, ClipWindow(), labeller="window")) as window,
+            opened(browser, server) as page,
+        ):
+
+            def until(done: Callable[[], bool]) -> None:
+                def looked() -> bool:
+                    told.extend(one.comparison_id for one in window.drain())
+                    return done()
+
+                screen.read_until(looked)
+
+            until(lambda: db.read("SELECT count(DISTINCT labeller) FROM lease") == [(3,)])  # each has a pair
+            focus("Which clip is better")
+            while len(told) < 15:
+                page.keyboard.press("e")
+                xdotool("key", "l")
+                screen.press(next(keys))  # the same one again may be one that is held down
+                next_at = time.monotonic() + GUARD_SECONDS
+                until(lambda: time.monotonic() > next_at)  # noqa: B023
+        given = db.read("SELECT comparison_id, labeller, choice FROM answer ORDER BY seq")
+    assert [pair for pair, *_ in given] == told and len(set(told)) == len(given) == 15
+    by = {(name, choice) for _, name, choice in given}
+    assert by == {("me", "equal"), ("window", "preferred"), ("ann", "preferred")}
 
 
 def test_another_name_in_one_tab_is_that_of_all(browser: Browser, server: Server) -> None:

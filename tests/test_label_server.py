@@ -300,30 +300,6 @@ class EagerScreen(NoScreen):
         return ["left"]
 
 
-def test_window_terminal_and_page_answer_one_store_at_the_same_time(tmp_path: Path) -> None:
-    path = make_store(tmp_path, 12)
-    with running(tmp_path) as server, contextlib.ExitStack() as stack:
-        stores = [stack.enter_context(contextlib.closing(PrefDB.open(path))) for _ in range(3)]
-        run, *screens = QueueGatherer(stores[0]), *(PersonGatherer(db, EagerScreen()) for db in stores[1:])
-        for screen, name in zip(screens, ("window", "terminal"), strict=True):
-            screen.person.labeller = name
-            screen.person.step()  # each has a pair before any is answered
-        client, told = server.client("page"), list[str]()
-        deadline = time.monotonic() + 60
-        while run.pending:
-            assert time.monotonic() < deadline
-            for lease in client.next(1):
-                assert client.answer(lease, "right", lease["token"])[1]["status"] == "stored"
-            for screen in screens:
-                screen.drain()
-                screen.person._claim_at = 0.0
-            told += [one.comparison_id for one in run.drain()]
-        rows = run.queue.history()
-    assert len(rows) == len({row.comparison_id for row in rows}) == 12
-    assert sorted(told) == sorted(row.comparison_id for row in rows)
-    assert {row.labeller for row in rows} == {"window", "terminal", "page"}
-
-
 def test_a_pair_that_one_of_two_people_has_answered_is_waited_for_no_more(tmp_path: Path) -> None:
     with contextlib.closing(PrefDB.open(make_store(tmp_path, 2, {"goal": "4"}))) as db:
         run = QueueGatherer(db)
