@@ -33,7 +33,8 @@ COLUMNS = (
     "validation_accuracy",
     "dropped_segments",
     "peak_memory_mb",
-    "predicted_reward",  # last: older files do not have it
+    "predicted_reward",  # from here on: older files do not have it
+    "validation_loss",
 )
 
 

@@ -29,7 +29,7 @@ PHONE: ViewportSize = {"width": 390, "height": 844}
 MIDDLE = 12  # frame of a clip in which the ball is mostly in play
 HOLD = f"const s = document.querySelector('#scrub'); s.value = {MIDDLE}; s.dispatchEvent(new Event('input'))"
 KEYS = ("l", "r", "e", "r", "l")
-CURVES = 4  # to be there before the picture is taken
+CURVES = 5  # to be there before the picture is taken
 RUN_MS = 3 * WAIT_MS  # for what the run has to do first
 
 

@@ -16,6 +16,7 @@ CURVES = {
     "predicted_reward": ("Predicted reward", "per step", False),
     "validation_accuracy": ("Right about held-out answers", "%", False),
     "training_accuracy": ("Right about learned answers", "%", False),
+    "validation_loss": ("Loss on held-out answers", "", False),
     "labels": ("Labels", "", False),
     "episode_return": ("True return", "mean of 100 episodes", True),
 }

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+import progress
 from a2c.config import PolicyConfig
 from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, STATISTICS, Evaluator, play, read_evaluations
 from a2c.model import Policy
@@ -28,6 +29,7 @@ from channels import Channels, Report, drain
 from config import parse
 from envs import env_info as find_env
 from envs import make_vec_env
+from label_server.status import curves
 from progress import Progress, draw_curves, summary
 from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, started, wait_for
 from tests.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
@@ -425,6 +427,21 @@ def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -
     with (tmp_path / "progress.csv").open(newline="") as file:
         assert [row["steps"] for row in csv.DictReader(file)] == ["10", "20"]
     assert [row["steps"] for row in read_evaluations(tmp_path)] == ["10", "10", "20", "20"]
+
+
+def test_the_predictors_loss_has_a_curve_and_a_run_from_before_goes_on_without(tmp_path: Path) -> None:
+    a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "episode_return": 5.0, "dropped_segments": 0}
+    for name, table in (("new", ""), ("old", ",".join(progress.COLUMNS[:-1]) + "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "progress.csv").write_text(table)
+        shown = Progress(tmp_path / name, initial_labels=0, goal_labels=0, live=False)
+        for steps in (10, 20):
+            shown.update(Report("reward predictor", {"validation_accuracy": 0.8, "validation_loss": 0.5}), labels=5)
+            shown.update(Report("a2c", {**a2c, "steps": steps, "training": 1}), labels=5)
+        shown.close()
+        found = {curve["name"]: curve["values"] for curve in curves(tmp_path / name, true_reward=False)}
+        assert found["Right about held-out answers"] == [80, 80]
+        assert found.get("Loss on held-out answers") == ([0.5, 0.5] if name == "new" else None)
 
 
 def test_no_line_is_redrawn_where_the_terminal_cannot(tmp_path: Path) -> None:

@@ -709,7 +709,7 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
         tap(page, "[data-choice=right]")
         answers = wait_for_answers(server, 5)
         page.tap("[data-do=break]")
-        wait_for_js(page, "document.querySelectorAll('#recent .thumb').length === 4")  # the column is seen only now
+        wait_for_js(page, "document.querySelectorAll('#recent .thumb').length === 5")  # the column is seen only now
     assert [row.choice for row in answers] == [*choices, "right"]
 
 
@@ -791,30 +791,35 @@ def test_screenshots_at_either_size_and_contrast_of_texts(browser: Browser, serv
 
 
 def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: Browser, tmp_path: Path) -> None:
-    db_path = make_store(tmp_path, 8, {"goal": "5500"})
-    lines = ("steps,labels,predicted_reward,validation_accuracy,episode_return", "0,1,-0.5,0.5,-21", "9,2,0.5,0.9,-20")
+    db_path = make_store(tmp_path, 12, {"goal": "5500"})
+    header = "steps,labels,predicted_reward,validation_accuracy,validation_loss,episode_return"
+    lines = (header, "0,1,-0.5,0.5,0.7,-21", "9,2,0.5,0.9,0.3,-20")
     (tmp_path / "progress.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "web").mkdir()
     write_video(tmp_path / "web" / "episode.mp4", segment(1).frames(), 15.0)
     with running(tmp_path) as server, opened(browser, server) as page:
         wait_for_js(page, "document.querySelector('#episode').videoWidth > 0")
-        wait_for_js(page, "document.querySelectorAll('#curves figure').length === 3")
+        wait_for_js(page, "document.querySelectorAll('#curves figure').length === 4")
         curves = page.inner_text("#curves")
-        assert "Predicted reward" in curves and "held-out" in curves and "True" not in curves
+        assert "Predicted reward" in curves and "Loss on held-out" in curves and "True" not in curves
         for _ in range(5):
             assert "left at this pace" not in page.inner_text("#status")
             press(page, "l")
         page.wait_for_selector("#status:has-text('left at this pace')")
+        for _ in range(6):
+            press(page, "l")
+        wait_for_js(page, "document.querySelector('#recent .thumb').dataset.seq === '11'")
+        assert page.locator("#recent .thumb").count() == 10
         heights = page.evaluate("(e => [e.scrollHeight, e.clientHeight])(document.querySelector('aside'))")
         assert heights[0] <= heights[1], "all of it is seen"
         tree = page.locator("body").aria_snapshot()
         for part in SPOKEN:
             assert part in tree, (part, tree)
         assert not re.findall(r"- (?:button|img|slider|combobox|progressbar|link|textbox)(?: \[.*\])?:?\n", tree)
-        wait_for_answers(server, 5)
+        wait_for_answers(server, 11)
         page.keyboard.press("q")
         page.wait_for_selector("#quality-table td:has-text('me')")
-        assert "5 answers" in page.inner_text("#quality-summary")
+        assert "11 answers" in page.inner_text("#quality-summary")
         page.keyboard.press("Escape")
         # A dialog has the keyboard from its key on, though what it shows is still on its way.
         page.evaluate("""for (const key of ['g', 'q', 'l'])

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { drawFrame, loadClip } from "./clips.js";
 
+const RECENT = 10; // answers
 const SVG = "http://www.w3.org/2000/svg";
 const WORDS = { left: "left is better", right: "right is better", equal: "equally good", incomparable: "can’t tell" };
 export const words = (choice) => WORDS[choice];
@@ -108,12 +109,14 @@ export class Side {
     const asked = (this.asked = (this.asked ?? 0) + 1);
     let rows;
     try {
-      rows = (await call("GET", "/api/history?limit=4")).rows;
+      rows = (await call("GET", `/api/history?limit=${RECENT}`)).rows;
     } catch {
       return;
     }
     if (asked !== this.asked) return; // replies may overtake each other
-    document.querySelector("#recent").replaceChildren(...rows.map((row) => thumbnail(row, this.open)));
+    // One that was changed has another seq. The others stay: their clips may not be in memory any more.
+    this.thumbs = new Map(rows.map((row) => [row.seq, this.thumbs?.get(row.seq) ?? thumbnail(row, this.open)]));
+    document.querySelector("#recent").replaceChildren(...this.thumbs.values());
     document.querySelector("#recent-none").hidden = rows.length > 0;
   }
 
