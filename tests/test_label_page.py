@@ -977,7 +977,7 @@ def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server)
         page.keyboard.press("p")
         page.wait_for_selector("#resume")
         wait_until(lambda: len(other.next(8)) == 8, "all are free")
-        page.keyboard.press("l")  # any key goes on, and is no answer
+        page.keyboard.press("l")  # goes on, and is no answer
         assert wait_for_pair(page)
         assert rows(server) == []
 
@@ -1044,6 +1044,29 @@ def test_on_a_break_undo_ends_it_and_an_earlier_answer_is_changed_by_one_press(
         page.keyboard.press("r")
         wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "changed")
         page.wait_for_selector("#resume")
+
+
+def test_on_a_break_the_keys_that_are_no_answers_do_what_they_always_do(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        asked = wait_for_pair(page)
+        press(page, "l")
+        wait_for_answers(server, 1)
+        page.keyboard.press("p")
+        for key, dialog in (("h", "help"), ("g", "gallery"), ("q", "quality")):
+            page.keyboard.press(key)
+            page.wait_for_selector(f"#{dialog}-dialog[open]")
+            page.keyboard.press("Escape")
+            page.wait_for_selector(f"#{dialog}-dialog", state="hidden")
+            assert page.is_visible("#resume")
+        for key in ("s", "f", " ", ".", "Home", "]"):
+            page.keyboard.press(key)
+        assert page.is_visible("#resume") and page.input_value("#speed") == "2"
+        page.keyboard.press("u")
+        wait_for_js(page, f"asked => {LOADED} === asked", asked)
+        page.keyboard.press("p")
+        page.wait_for_selector("#resume")
+        page.keyboard.press("p")
+        assert wait_for_pair(page)
 
 
 def test_pairs_that_were_on_their_way_when_a_break_began_are_given_back(browser: Browser, server: Server) -> None:

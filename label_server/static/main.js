@@ -369,7 +369,7 @@ function onKey(event) {
   if (!name) return;
   event.preventDefault();
   if (event.repeat && name !== "back" && name !== "on") return;
-  if (pairs.away && !relabelling) return goOn();
+  if (pairs.away && !relabelling && name in SAID) return goOn();
   act(name);
 }
 
