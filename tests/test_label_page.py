@@ -693,6 +693,11 @@ def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser
             assert box["left"] >= 0 and box["right"] <= PHONE["width"] and box["bottom"] <= PHONE["height"]
             assert box["height"] >= 44, "a finger's width"
         assert not page.is_visible("aside") and page.is_visible("#swipe-hint")
+        page.tap("[data-do=help]")
+        page.wait_for_selector("#help-dialog[open]")
+        ways = page.locator("#help-dialog tr td:visible").all_inner_texts()
+        assert len(ways) == page.locator("#help-dialog tr").count() and all(ways) and ways[0] == "swipe ←"
+        page.tap("#help-dialog .close")
         touch = page.context.new_cdp_session(page)
         choices = {"left": (-120, 0), "right": (120, 0), "equal": (0, -120), "incomparable": (0, 120)}
         for choice, (dx, dy) in choices.items():
