@@ -814,6 +814,8 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
         for _ in range(6):
             press(page, "l")
         wait_for_js(page, "document.querySelector('#recent .thumb').dataset.seq === '11'")
+        page.wait_for_selector("#curves figure:has-text('Labels') b:text-is('11')")  # the table has 2
+        assert page.inner_text("#status").startswith("11 / 5,500 labels")
         assert page.locator("#recent .thumb").count() == 10
         heights = page.evaluate("(e => [e.scrollHeight, e.clientHeight])(document.querySelector('aside'))")
         assert heights[0] <= heights[1], "all of it is seen"

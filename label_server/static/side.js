@@ -76,6 +76,7 @@ export class Side {
   constructor(open) {
     this.open = open;
     this.episode = null;
+    this.told = { curves: [] }; // by the server, of the curves
     setInterval(() => this.visible() && this.curves(), 15000);
     // On a narrow screen the column appears when there is no pair, and was not kept up until then.
     new IntersectionObserver((seen) => seen.at(-1).isIntersecting && this.recent()).observe(document.querySelector("aside"));
@@ -87,21 +88,26 @@ export class Side {
   }
 
   async curves() {
-    let reply;
     try {
-      reply = await call("GET", "/api/curves");
+      this.told = await call("GET", "/api/curves");
     } catch {
       return; // the banner says what is wrong
     }
-    const figures = reply.curves.map(sparkline);
-    if (reply.true_reward) {
+    this.draw();
+  }
+
+  draw() {
+    // The run writes its table now and then: the labels that there are by now come behind what that has.
+    const upToNow = (curve) => ({ ...curve, steps: [...curve.steps, curve.steps.at(-1)], values: [...curve.values, this.labels] });
+    const figures = this.told.curves.map((curve) => sparkline(curve.name === "Labels" ? upToNow(curve) : curve));
+    if (this.told.true_reward) {
       const mark = document.createElement("p");
       mark.className = "mark";
       mark.textContent = "Evaluation mode: the true reward is shown.";
       figures.unshift(mark);
     }
     document.querySelector("#curves").replaceChildren(...figures);
-    document.querySelector("#curves-none").hidden = reply.curves.length > 0;
+    document.querySelector("#curves-none").hidden = figures.length > 0;
   }
 
   async recent() {
@@ -121,6 +127,10 @@ export class Side {
   }
 
   status(status) {
+    if (status.labels !== this.labels) {
+      this.labels = status.labels;
+      this.draw();
+    }
     if (status.episode === this.episode) return;
     this.episode = status.episode;
     document.querySelector("#episode-section").hidden = !status.episode;
