@@ -10,6 +10,7 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gatherers import PersonGatherer, QueueGatherer
 from label_queue import HistoryRow, LabelQueue, Submission
 from label_server import stop
 from playback import GUARD_SECONDS
-from pref_db import PrefDB
+from pref_db import Comparison, PrefDB, encode_frames
 from tests.browser import (
     LOADED,
     PROGRAM,
@@ -174,6 +175,23 @@ def test_both_clips_show_the_same_moment_in_true_colours(browser: Browser, serve
                 assert np.array_equal(pixels(page, side), frames[index]), (side, index)
         sizes = page.evaluate("['left', 'right'].map(id => document.getElementById(id).getBoundingClientRect().width)")
         assert sizes[0] == sizes[1] and sizes[0] % 84 == 0, "enlarged by a whole factor"
+
+
+def test_a_clip_with_room_for_half_as_much_again_takes_it_and_stays_crisp(browser: Browser, tmp_path: Path) -> None:
+    stripes = np.zeros((25, 210, 160, 3), np.uint8)  # as large as Atari's screen
+    stripes[:, :, ::2] = 255
+    a, b = (replace(segment(seed), view=encode_frames(stripes)) for seed in (1, 2))
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 0))) as db:
+        LabelQueue(db).submit([Comparison(a, b, flip=False)])
+    with running(tmp_path) as server, opened(browser, server, viewport={"width": 1280, "height": 720}) as page:
+        page.keyboard.press(" ")
+        box = page.locator("#left").bounding_box()
+        assert box is not None and (box["width"], box["height"]) == (240, 315)
+        picture = np.asarray(Image.open(io.BytesIO(page.locator("#left").screenshot())).convert("L"))
+        assert abs(picture[3:-3, 3:-3].reshape(-1, 3).astype(int) - (255, 127, 0)).max() < 3, "two pixels in three"
+        page.set_viewport_size({"width": 1400, "height": 900})
+        wait_for_js(page, "document.querySelector('#left').width === 160")
+        assert np.array_equal(pixels(page, "left"), stripes[0])
 
 
 def test_a_reload_keeps_the_pair(browser: Browser, server: Server) -> None:

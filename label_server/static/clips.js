@@ -53,13 +53,15 @@ async function fetchClip(id) {
   return clip;
 }
 
-/** Draws one frame of a clip; the canvas gets the clip's own size, and CSS makes it larger. */
-export function drawFrame(canvas, clip, index) {
-  if (canvas.width !== clip.width || canvas.height !== clip.height) {
-    canvas.width = clip.width;
-    canvas.height = clip.height;
+/** Draws one frame of a clip; the canvas gets so many times the clip's own size, and CSS makes it larger or smaller. */
+export function drawFrame(canvas, clip, index, times = 1) {
+  if (canvas.width !== clip.width * times || canvas.height !== clip.height * times) {
+    canvas.width = clip.width * times;
+    canvas.height = clip.height * times;
   }
   const context = canvas.getContext("2d");
+  context.setTransform(times, 0, 0, times, 0, 0);
+  context.imageSmoothingEnabled = false;
   if (clip.error) {
     context.fillStyle = "#a00";
     context.fillRect(0, 0, clip.width, clip.height);
@@ -82,6 +84,7 @@ export class Player {
     this.clips = null;
     this.playing = true;
     this.speed = 1;
+    this.times = 1; // the clips' own size, in which they are drawn
     this.time = 0; // seconds of the clip
     this.watched = 0; // milliseconds for which this pair has been on
     this.last = performance.now();
@@ -156,8 +159,12 @@ export class Player {
   draw(index) {
     if (index === this.index) return;
     this.index = index;
-    this.canvases.forEach((canvas, side) => drawFrame(canvas, this.clips[side], index));
+    this.paint();
     this.hooks.frame(index, this.frames);
+  }
+
+  paint() {
+    this.canvases.forEach((canvas, side) => drawFrame(canvas, this.clips[side], this.index, this.times));
   }
 
   /** Stops at a frame. */
@@ -180,15 +187,22 @@ export class Player {
     this.wake(0);
   }
 
-  /** Makes both as large as there is room for, by a whole number of screen pixels. */
+  /**
+   * Makes both as large as there is room for, by a whole number of screen pixels; one and a half is drawn as three, which
+   * the browser makes smaller, so that every edge is as sharp as any other.
+   */
   fit() {
     if (!this.clips) return;
     const ratio = devicePixelRatio || 1;
     const width = Math.max(...this.clips.map((c) => c.width)), height = Math.max(...this.clips.map((c) => c.height));
     const figure = this.canvases[0].closest("figure"), caption = figure.querySelector("figcaption").offsetHeight;
     const room = Math.min((figure.clientWidth - 8) / width, (figure.clientHeight - caption - 12) / height);
-    const scale = room * ratio >= 1 ? Math.floor(room * ratio) / ratio : Math.max(room, 0.1);
+    const half = room * ratio >= 1.5 && room * ratio < 2, pixels = half ? 1.5 : Math.floor(room * ratio);
+    const scale = pixels >= 1 ? pixels / ratio : Math.max(room, 0.1);
+    this.times = half ? 3 : 1;
+    if (this.index >= 0) this.paint();
     this.canvases.forEach((canvas, side) => {
+      canvas.style.imageRendering = half ? "auto" : "";
       canvas.style.width = `${this.clips[side].width * scale}px`;
       canvas.style.height = `${this.clips[side].height * scale}px`;
       canvas.closest("figure").style.setProperty("--clip-width", `${this.clips[side].width * scale}px`);
