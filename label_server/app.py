@@ -69,10 +69,21 @@ class LabelApp:
     """What the routes share: the queue, which one thread owns, the clips, and who is logged in."""
 
     def __init__(
-        self, db_path: Path, run_dir: Path, token: str, host: str, labeller: str = LABELLER, origin: str = ""
+        self,
+        db_path: Path,
+        run_dir: Path,
+        token: str,
+        host: str,
+        labeller: str = LABELLER,
+        origin: str = "",
+        tunnel: str = "",
     ) -> None:
-        """origin: where a proxy serves the page, such as https://label.example.org; empty without one."""
-        self.run_dir, self.host, self.labeller, self.origin = run_dir, host, labeller, origin
+        """
+        Args:
+            origin: where a proxy serves the page, such as https://label.example.org; empty without one.
+            tunnel: what lets other computers reach the server; empty where they do without.
+        """
+        self.run_dir, self.host, self.labeller, self.origin, self.tunnel = run_dir, host, labeller, origin, tunnel
         self.sessions, self.attempts = Sessions(token), Attempts()
         self.stopping = False
         self._db_path = db_path
@@ -299,7 +310,8 @@ class LabelApp:
         if not request.state.session.owner:
             raise Refused(403, "only who has the run's own link may invite")
         check_labeller(body["labeller"])
-        return JSONResponse({"labeller": body["labeller"], "token": self.sessions.invitation(body["labeller"])})
+        token = self.sessions.invitation(body["labeller"])
+        return JSONResponse({"labeller": body["labeller"], "token": token, "tunnel": self.tunnel})
 
     def _logged_in(self, request: Request, session: Session) -> Response:
         check_labeller(session.labeller)

@@ -111,6 +111,8 @@ QUALITY_ROW = record(
 CURVE = record({"name": TEXT, "unit": TEXT, "steps": listed(NUMBER), "values": listed(NUMBER)})
 ME = record({"labeller": maybe(TEXT), "owner": YES_NO, "now": UNIX, "run": TEXT})
 
+TUNNEL = {**TEXT, "description": "what makes the link work on another computer; empty where it does by itself"}
+
 # path -> method -> (what it does, body, reply); reply None: not JSON.
 ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
     "/api/login": {
@@ -129,7 +131,7 @@ ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
         "post": (
             "A token that lets in this labeller and nobody else; for the owner of the run's token.",
             record({"labeller": NICKNAME}),
-            record({"labeller": TEXT, "token": TEXT}),
+            record({"labeller": TEXT, "token": TEXT, "tunnel": TUNNEL}),
         )
     },
     "/api/next": {

@@ -18,7 +18,7 @@ import uvicorn
 
 from label_queue import LABELLER
 from label_server.app import LabelApp
-from label_server.security import TimedProtocol, run_token
+from label_server.security import TimedProtocol, is_loopback, run_token
 from pref_db import PrefDBError
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
@@ -120,7 +120,8 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
-    app = LabelApp(db_path, run_dir, token, address.host, labeller, origin)
+    tunnel = address.tunnel() if is_loopback(address.host) and not origin else ""
+    app = LabelApp(db_path, run_dir, token, address.host, labeller, origin, tunnel)
     config = uvicorn.Config(
         app.asgi,
         http=TimedProtocol,

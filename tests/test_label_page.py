@@ -1153,6 +1153,22 @@ def test_another_name_waits_for_the_answers_that_were_given_by_the_first(browser
     assert answer.labeller == "me" and "still on their way" in said[0] and "labels as Bob now" in said[1]
 
 
+def test_who_invites_is_told_what_the_link_needs_on_another_computer(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        told: list[str] = []
+
+        def heard(dialog: Dialog) -> None:
+            told.append(dialog.default_value or dialog.message)
+            dialog.accept("Ann")
+
+        page.on("dialog", heard)
+        page.keyboard.press("h")
+        page.click("#invite")
+        while len(told) < 3:
+            page.wait_for_timeout(10)
+    assert told[0].startswith("A nickname") and "&n=Ann" in told[1] and told[2] == server.address.tunnel()
+
+
 def test_speed_is_remembered_and_pause_holds_the_frame(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         page.keyboard.press("]")

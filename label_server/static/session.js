@@ -54,8 +54,9 @@ export async function invite() {
   const name = prompt("A nickname for whom you invite:")?.trim();
   if (!name) return;
   try {
-    const { labeller, token } = await call("POST", "/api/invite", { labeller: name });
+    const { labeller, token, tunnel } = await call("POST", "/api/invite", { labeller: name });
     prompt("Send this link; it lets in nobody but them:", `${location.origin}/#t=${token}&n=${encodeURIComponent(labeller)}`);
+    if (tunnel) prompt("The link is good on the run’s own machine alone. On another computer this comes first, and goes on running:", tunnel);
   } catch (error) {
     alert(error.message);
   }
