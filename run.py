@@ -400,7 +400,7 @@ def train(config: RunConfig) -> int:
     path = config.run_path()
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     run = Run(config, folder)
-    quoted = shlex.quote(str(path))  # for commands that are printed to be given again
+    go_on = f"Carry on with: python run.py --resume {shlex.quote(str(path))}"
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)
@@ -413,7 +413,7 @@ def train(config: RunConfig) -> int:
             run.close()
         except KeyboardInterrupt:
             run.children.kill()
-        print(f"Stopped. Carry on with: python run.py --resume {quoted}", flush=True)
+        print(f"Stopped. {go_on}", flush=True)
         try:
             if (path / "progress.csv").exists():
                 progress_module.draw_curves(path)
@@ -425,12 +425,14 @@ def train(config: RunConfig) -> int:
         log.error("%s\n%s", error, details, exc_info=True)
         run.tell_failure(str(error))
         print(f"run.py: {error}", file=sys.stderr)
+        print(go_on, flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
     except Exception as error:  # a mistake of ours: its traceback belongs in the log, not on the user's screen
         log.exception("unexpected error")
         run.tell_failure(f"{type(error).__name__}: {error}")
         print(f"run.py: {type(error).__name__}: {error}; the details are in {path / 'log.txt'}.", file=sys.stderr)
+        print(go_on, flush=True)
         if config.debug:
             raise
     else:
@@ -438,7 +440,6 @@ def train(config: RunConfig) -> int:
     finally:
         run.close()
         folder.close()
-    print(f"Carry on with: python run.py --resume {quoted}", flush=True)
     if run.teacher_is_person:
         label_on(run)
     return FAILURE
