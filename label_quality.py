@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ class LabellerQuality:
     labeller: str
     answers: int
     median_seconds: float | None
+    p90_seconds: float | None
+    undone_share: float  # of the answers ever given
     left_rate: float | None
     left_low: float | None
     left_high: float | None
@@ -107,13 +109,15 @@ def known_error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
     return {name: rate for name, rate in error_rates(shared).items() if given[name] >= LEAST_SHARED}
 
 
-def labeller_quality(labeller: str, judgements: Sequence[Judgement], error_rate: float | None) -> LabellerQuality:
-    """The row of one labeller, from that labeller's judgements in order."""
+def labeller_quality(
+    labeller: str, judgements: Sequence[Judgement], error_rate: float | None, n_undone: int = 0
+) -> LabellerQuality:
+    """The row of one labeller, from that labeller's judgements in order, and how many were taken back besides."""
     n = len(judgements)
     choices = Counter(judgement.choice for judgement in judgements)
     decisive = choices["left"] + choices["right"]
     low, high = wilson(choices["left"], decisive)
-    seconds = [j.seconds for j in judgements if j.seconds is not None and 0 <= j.seconds <= MAX_SECONDS]
+    seconds = sorted(j.seconds for j in judgements if j.seconds is not None and 0 <= j.seconds <= MAX_SECONDS)
     by_pair: dict[str, list[Judgement]] = defaultdict(list)
     for judgement in judgements:
         by_pair[judgement.comparison_id].append(judgement)
@@ -123,6 +127,8 @@ def labeller_quality(labeller: str, judgements: Sequence[Judgement], error_rate:
         labeller=labeller,
         answers=n,
         median_seconds=statistics.median(seconds) if seconds else None,
+        p90_seconds=seconds[math.ceil(0.9 * len(seconds)) - 1] if seconds else None,
+        undone_share=n_undone / (n + n_undone) if n else 0.0,
         left_rate=choices["left"] / decisive if decisive else None,
         left_low=low if decisive else None,
         left_high=high if decisive else None,
@@ -139,13 +145,19 @@ def judged(newest_first: Sequence[HistoryRow]) -> list[Judgement]:
     return [Judgement.of(row) for row in reversed(newest_first)]
 
 
-def quality(judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """The quality page: a row per labeller, and agreement between them. JSON values only."""
+def quality(judgements: Sequence[Judgement], undone: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The quality page: a row per labeller, and agreement between them. JSON values only.
+
+    undone: how many answers each labeller has taken back.
+    """
     by_labeller: dict[str, list[Judgement]] = defaultdict(list)
     for judgement in judgements:
         by_labeller[judgement.labeller].append(judgement)
     rates = known_error_rates(judgements)
-    rows = [labeller_quality(name, own, rates.get(name)) for name, own in sorted(by_labeller.items())]
+    rows = [
+        labeller_quality(name, own, rates.get(name), (undone or {}).get(name, 0))
+        for name, own in sorted(by_labeller.items())
+    ]
     shared = [values for values in values_by_pair(judgements) if len(values) > 1]
     return {
         "labellers": [asdict(row) for row in rows],

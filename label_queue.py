@@ -399,6 +399,11 @@ class LabelQueue:
         query = f"{SELECT_ROW} WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
         return [_history_row(dict(zip(ROW, row, strict=True))) for row in self.db.read(query, (*values, limit))]
 
+    def undone(self) -> dict[str, int]:
+        """How many answers each labeller has taken back."""
+        taken = "SELECT labeller, count(*) FROM answer WHERE choice = 'retracted' AND labeller IS NOT NULL"
+        return dict(self.db.read(f"{taken} GROUP BY labeller"))
+
     def is_present(self, labeller: str) -> bool:
         """Whether somebody is there by this name: a process says so, or they have pairs before them."""
         leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ? LIMIT 1"

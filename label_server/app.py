@@ -502,8 +502,8 @@ class LabelApp:
         return JSONResponse({"curves": curves, "true_reward": true_reward})
 
     async def get_quality(self, request: Request, _: None) -> Response:
-        rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))
-        return JSONResponse(await asyncio.to_thread(quality, judged(rows)))
+        rows, undone = await self._in_queue(lambda queue: (queue.history(merged=True, limit=ALL), queue.undone()))
+        return JSONResponse(await asyncio.to_thread(quality, judged(rows), undone))
 
     async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
         rows = await self._in_queue(lambda queue: queue.history(merged=True, limit=ALL))

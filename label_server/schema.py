@@ -98,6 +98,8 @@ QUALITY_ROW = record(
         "labeller": TEXT,
         "answers": COUNT,
         "median_seconds": maybe(NUMBER),
+        "p90_seconds": maybe(NUMBER),
+        "undone_share": NUMBER,
         "left_rate": maybe(NUMBER),
         "left_low": maybe(NUMBER),
         "left_high": maybe(NUMBER),

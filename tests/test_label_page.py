@@ -842,9 +842,16 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
             assert part in tree, (part, tree)
         assert not re.findall(r"- (?:button|img|slider|combobox|progressbar|link|textbox)(?: \[.*\])?:?\n", tree)
         wait_for_answers(server, 11)
+        press(page, "u")
+        press(page, "l")
+        wait_until(lambda: len(rows(server)) == 11, "given anew")
         page.keyboard.press("q")
         page.wait_for_selector("#quality-table td:has-text('me')")
         assert "11 answers" in page.inner_text("#quality-summary")
+        assert re.search(r"^me\t11\t\d+\.\d s \(\d+\.\d s\)\t.*\t8 %\t", page.inner_text("#quality-table tbody"))
+        with page.expect_download() as download:
+            page.click("#quality-dialog a:has-text('CSV')")
+        assert download.value.suggested_filename == "labels.csv"
         page.keyboard.press("Escape")
         # A dialog has the keyboard from its key on, though what it shows is still on its way.
         page.evaluate("""for (const key of ['g', 'q', 'l'])

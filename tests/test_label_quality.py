@@ -68,9 +68,10 @@ def test_the_page_of_quality() -> None:
     answers = [judgement("a", i, "first", "left", seconds) for i, seconds in enumerate((2, 4, 900, None))]
     answers += [judgement("a", 0, "second", "left", 4), judgement("a", 1, "first", "right", 4)]
     answers += [judgement("b", 0, "equal"), judgement("b", 5, "incomparable")]
-    page = quality(answers)
+    page = quality(answers, {"a": 2})
     a, b = page["labellers"]
     assert (a["answers"], a["median_seconds"]) == (6, 4), "a pause is no answer's time"
+    assert (a["p90_seconds"], a["undone_share"], b["undone_share"]) == (4, 0.25, 0)
     assert a["left_rate"] == pytest.approx(5 / 6) and a["left_low"] < 5 / 6 < a["left_high"]
     assert (a["repeats"], a["self_consistency"]) == (2, 0.5), "another segment was preferred the second time"
     assert (b["equal_share"], b["incomparable_share"], b["left_rate"]) == (0.5, 0.5, None)

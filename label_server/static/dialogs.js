@@ -121,10 +121,10 @@ export async function showQuality() {
     summary.textContent = `${quality.answers} answers; ${quality.overlap} pairs were answered by more than one person.${agreement}`;
     for (const q of quality.labellers) {
       const left = q.left_rate === null ? "–" : `${percent(q.left_rate)} (${percent(q.left_low)} to ${percent(q.left_high)})`;
-      const time = q.median_seconds === null ? "–" : `${q.median_seconds.toFixed(1)} s`;
+      const time = q.median_seconds === null ? "–" : `${q.median_seconds.toFixed(1)} s (${q.p90_seconds.toFixed(1)} s)`;
       const again = q.self_consistency === null ? "–" : `${percent(q.self_consistency)} of ${q.repeats}`;
       const row = body.insertRow();
-      for (const text of [q.labeller, q.answers, time, left, percent(q.equal_share), percent(q.incomparable_share), again, percent(q.error_rate)])
+      for (const text of [q.labeller, q.answers, time, left, percent(q.equal_share), percent(q.incomparable_share), percent(q.undone_share), again, percent(q.error_rate)])
         row.insertCell().textContent = text;
     }
   } catch (error) {
