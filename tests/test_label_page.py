@@ -37,13 +37,11 @@ from tests.browser import (
     wait_for_js,
     wait_for_pair,
 )
-from tests.display import display, focus, xdotool
+from tests.display import focus, xdotool
 from tests.labelling import Server, make_store, pairs, running, segment
 from tests.test_terminal import terminal
 from video import write_video
 from viewer import ClipWindow
-
-__all__ = ["display"]  # a fixture
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
@@ -454,6 +452,7 @@ def test_an_answer_while_an_undone_pair_loads_is_one_to_the_pair_on_screen(brows
         page.route(f"**/api/clip/{row.left}", lambda route: held.append(route))
         page.reload()
         second = wait_for_pair(page)
+        wait_for_js(page, LOADED_AHEAD)  # else the page looks for what to show once more
         listen = "run => { (window.tab = new BroadcastChannel(`labels/${run}`)).onmessage = ({data}) => told = data; }"
         page.evaluate(listen, server.folder.name)
         page.keyboard.press("u")

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from pref_db import PrefDB
-from tests.display import display, focus, screenshot, xdotool
+from tests.display import focus, screenshot, xdotool
 from tests.labelling import make_store
 from tests.test_run import DOT, PONG, ROOT, answers, children, policy_steps, started, wait_for
-
-__all__ = ["display"]  # a fixture
 
 pytestmark = pytest.mark.window
 TITLE = "better"

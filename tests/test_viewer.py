@@ -18,11 +18,9 @@ import viewer
 from label_queue import LabelQueue
 from person import Person
 from pref_db import PrefDB
-from tests.display import display, focus, screenshot, xdotool
+from tests.display import focus, screenshot, xdotool
 from tests.labelling import make_store
 from viewer import AnswerWindow, ClipWindow, EpisodeWindow
-
-__all__ = ["display"]  # a fixture: pytest finds it by name
 
 RED, GREEN, BLUE = (200, 30, 40), (40, 190, 60), (30, 60, 210)
 ROOT = Path(viewer.__file__).parent

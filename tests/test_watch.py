@@ -28,9 +28,7 @@ from checkpoint import CheckpointError
 from envs import env_info
 from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
 from processes import UserError
-from tests.display import display, focus, screenshot, xdotool
-
-__all__ = ["display"]  # a fixture: pytest finds it by name
+from tests.display import focus, screenshot, xdotool
 
 MOVING_DOT = "MovingDotNoFrameskip-v0"
 EPISODE_STEPS = 250  # of the moving dot

@@ -29,9 +29,7 @@ from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from label_queue import LabelQueue, Lease, Submission
 from pref_db import PrefDB, PrefDBError
-from tests.display import display, focus, xdotool
-
-__all__ = ["display"]  # a fixture
+from tests.display import focus, xdotool
 
 TITLE = "better"  # in that of the window
 ROOT = Path(__file__).resolve().parent.parent
