@@ -55,7 +55,7 @@ VIEW: ViewportSize = {"width": 1400, "height": 900}
 KEYS = ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown")
 N_PEOPLE = 8
 READ = ("history", "status", "curves", "quality")  # what a page reads beside the pairs, here after each tenth answer
-SITTINGS = 20
+SITTINGS = 10
 # Where somebody has the page open: nowhere, on another machine (where requests alone reach this one), or here, where
 # the browser works on the same cores; also on a break, as the page is when nobody has touched it for some minutes.
 BESIDE = ("training", "training, page open elsewhere", "training, page open here", "training, page here on a break")
