@@ -3,7 +3,7 @@
 python docs/labelling_page.py results/labelling_page.png results/labelling_phone.png
 
 It starts a run on Pong, answers enough pairs, presses "Start training now", and takes the pictures once the curves have
-begun: about ten minutes on two cores.
+begun: a minute or more on two cores.
 """
 
 from __future__ import annotations
