@@ -105,11 +105,13 @@ def _fitted(frame: np.ndarray) -> Image.Image:
     return Image.fromarray(frame).resize(size, Image.Resampling.BOX)
 
 
-def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, *, keep: bool = False) -> Path:
+def write_video(
+    path: Path, frames: Iterable[np.ndarray], fps: float, *, keep: bool = False, side: int = VIDEO_SIDE
+) -> Path:
     """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
 
-    Small frames are enlarged by a whole factor until the short side has 320 pixels. With `keep` a file that is there by
-    then stays, and the new one is numbered; returns the path that it has.
+    Small frames are enlarged by a whole factor until the short side has `side` pixels. With `keep` a file that is there
+    by then stays, and the new one is numbered; returns the path that it has.
     Raises ValueError for another suffix, for no frames, or for frames of another kind.
     """
     path = Path(path)
@@ -121,7 +123,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, *, keep: b
     if first is None:
         raise ValueError(f"There are no frames to write to '{path.name}': record at least one.")
     check_frame("video", first)
-    factor = math.ceil(VIDEO_SIDE / min(first.shape[:2]))
+    factor = math.ceil(side / min(first.shape[:2]))
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{suffix}")
     try:
         write = _write_mp4 if suffix == ".mp4" else _write_gif
@@ -154,7 +156,7 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     with av.open(f"file:{path}", "w", format="mp4") as container:  # or a colon in the name would end a protocol's
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": "18"}
+        stream.options = {"crf": "18", "preset": "veryfast"}  # half the time of the default, for about the same size
         for frame in chain([first], frames):
             padding = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
             picture = av.VideoFrame.from_ndarray(np.pad(frame, padding, mode="edge"), format="rgb24")

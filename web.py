@@ -35,7 +35,9 @@ log = logging.getLogger("run")
 
 RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
 STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
-EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes a few seconds of one core
+EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes about a second of one core
+# Pixels of a film's short side: the page enlarges it, and MP4 has colours at half the size only.
+EPISODE_SIDE = 168
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class EpisodeFile:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # on Linux a thread's own
         try:
             frames = (shown(data, episode.env_id)[0] for data in episode.frames)
-            write_video(self._path, frames, episode.fps)
+            write_video(self._path, frames, episode.fps, side=EPISODE_SIDE)
             self.trouble = ""
         except Exception as error:  # the film alone fails, whatever it is
             self.trouble = f"the last episode was not written: {error}"

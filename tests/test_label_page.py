@@ -821,6 +821,11 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
     write_video(tmp_path / "web" / "episode.mp4", segment(1).frames(), 15.0)
     with running(tmp_path) as server, opened(browser, server) as page:
         wait_for_js(page, "document.querySelector('#episode').videoWidth > 0")
+        assert page.evaluate("document.querySelector('#episode').paused"), "it would draw eyes away from the pair"
+        page.evaluate("document.querySelector('#episode').play()")
+        first = page.evaluate("document.querySelector('#episode').src")
+        write_video(tmp_path / "web" / "episode.mp4", segment(2).frames(), 15.0)
+        wait_for_js(page, "(first) => (e => e.src !== first && !e.paused)(document.querySelector('#episode'))", first)
         wait_for_js(page, "document.querySelectorAll('#curves figure').length === 4")
         curves = page.inner_text("#curves")
         assert "Predicted reward" in curves and "Loss on held-out" in curves and "True" not in curves

@@ -287,6 +287,7 @@ function stayAwake() {
     stayAwake();
     if (!shown) return;
     nobody = true;
+    $("episode").pause();
     leave();
   }, 60000 * IDLE_MINUTES);
 }

@@ -134,6 +134,9 @@ export class Side {
     if (status.episode === this.episode) return;
     this.episode = status.episode;
     document.querySelector("#episode-section").hidden = !status.episode;
-    if (status.episode) document.querySelector("#episode").src = `/api/episode?v=${encodeURIComponent(status.episode)}`;
+    if (!status.episode) return;
+    const film = document.querySelector("#episode"), playing = !film.paused;
+    film.src = `/api/episode?v=${encodeURIComponent(status.episode)}#t=0.001`; // or Safari shows no picture of it
+    if (playing) film.play().catch(() => {}); // by itself it would take eyes from the pair, and time from the training
   }
 }
