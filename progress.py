@@ -35,6 +35,7 @@ COLUMNS = (
     "peak_memory_mb",
     "predicted_reward",  # from here on: older files do not have it
     "validation_loss",
+    "true_reward_total",  # of all steps of the training
 )
 
 

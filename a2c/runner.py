@@ -223,7 +223,7 @@ class Runner:
         self.cutter = SegmentCutter(info, env.n_watched if self.watch else n_envs, seed, stack_of(info))
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
-        self.n_episodes = 0
+        self.n_episodes, self.true_reward_total = 0, 0.0
         # NaN where the first episode is but the rest of one (`Actor`), which is not counted.
         self._running_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
         self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
@@ -286,6 +286,7 @@ class Runner:
 
     def _count(self, done: np.ndarray) -> None:
         """Adds up the true rewards of the rollout's episodes; `done` (T, N) says where one ended."""
+        self.true_reward_total += float(self.rollout.true_rewards.sum(dtype=np.float64))
         for rewards, ended in zip(self.rollout.true_rewards, done, strict=True):
             self._running_returns += rewards
             for i in np.flatnonzero(ended & ~np.isnan(self._running_returns)):

@@ -106,7 +106,7 @@ class PolicyWorker:
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
         self.max_steps = round(config.million_timesteps * 1e6)
         self.units = ValueUnits()  # those of rewards, but where vectors are learned from
-        returns, n_episodes = self._load(resume)
+        returns, n_episodes, true_reward_total = self._load(resume)
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
         self.explorer = StateEntropy(seed)
@@ -135,7 +135,7 @@ class PolicyWorker:
         )
         self.crew.results()
         self.runner.finished_returns.extend(returns)
-        self.runner.n_episodes = n_episodes
+        self.runner.n_episodes, self.runner.true_reward_total = n_episodes, true_reward_total
         self.evaluator = Evaluator(self.info, config, seed, run_dir)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         self._log_sums: defaultdict[str, float] = defaultdict(float)
@@ -380,6 +380,7 @@ class PolicyWorker:
             "dropped_segments": float(self.dropped_segments),
             "training": float(training),
             "predicted_reward": self.predicted_reward,
+            "true_reward_total": self.runner.true_reward_total,
         }
         self.channels.reports.put(Report("a2c", values))
         self._report_mark = (now, self.steps)
@@ -400,16 +401,18 @@ class PolicyWorker:
                 "optimizer": self.optimizer.state_dict(),
                 "finished_returns": list(self.runner.finished_returns),
                 "episodes": self.runner.n_episodes,
+                "true_reward_total": self.runner.true_reward_total,
                 "random": torch.get_rng_state(),
                 "value_units": self.units.state(),
                 "reward_normaliser": self.rewarder.normaliser if self.rewarder else None,
             },
         )
 
-    def _load(self, resume: bool) -> tuple[list[float], int]:
+    def _load(self, resume: bool) -> tuple[list[float], int, float]:
         """Goes on from this run's newest checkpoint, or starts from the weights of another run.
 
-        Returns the rewards of the newest episodes before, so that their mean goes on too, and how many there were.
+        Returns the rewards of the newest episodes before, so that their mean goes on too, how many episodes there were,
+        and the reward of all steps; NaN where the checkpoint is from before it was counted.
         """
         own = self.run_dir / "policy"
         if resume and checkpoint.list_checkpoints(own):
@@ -417,11 +420,11 @@ class PolicyWorker:
         elif self.config.load_policy_ckpt_dir:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
-            return [], 0
+            return [], 0, 0.0
         state = checkpoint.load(path, kind="policy", env_id=self.info.env_id)
         checkpoint.fill(self.policy, state["weights"], path)
         if path.parent != own:
-            return [], 0
+            return [], 0, 0.0
         if state["algo"] == self.config.algo:  # else its averages are of other things
             self.optimizer.load_state_dict(state["optimizer"])
         self.steps, self.updates = state["step"], state["updates"]
@@ -431,7 +434,8 @@ class PolicyWorker:
             self.units.load(state["value_units"])
         if self.rewarder and state.get("reward_normaliser"):  # likewise
             self.rewarder.normaliser = state["reward_normaliser"]
-        return state["finished_returns"], state.get("episodes", len(state["finished_returns"]))
+        returns = state["finished_returns"]
+        return returns, state.get("episodes", len(returns)), state.get("true_reward_total", math.nan)
 
     def close(self) -> None:
         """Checkpoints what was learned and ends the environments."""

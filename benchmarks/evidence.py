@@ -77,6 +77,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
         "agent_steps": int(float(rows[-1]["steps"])),
         "true_reward_first": _first(rows, "episode_return"),
         "true_reward_last_100_episodes": float(rows[-1]["episode_return"]),
+        "true_reward_total": _last(rows, "true_reward_total"),
         "validation_accuracy": _last(rows, "validation_accuracy"),
         "median_steps_per_second": round(statistics.median(speeds)),
         "seconds": float(rows[-1]["seconds"]),

@@ -174,6 +174,7 @@ def test_ppo_learns_to_balance_with_the_defaults_and_goes_on_from_a_checkpoint(t
     assert first < 20 < 24 < learned <= 25
     resumed = worker(tmp_path, 0.04, resume=True)
     assert resumed.units.state() == begun.units.state() and begun.units.rollouts == begun.updates
+    assert resumed.runner.true_reward_total == begun.runner.true_reward_total > 0.6 * begun.steps
     for ours, theirs in zip(resumed.policy.state_dict().values(), begun.policy.state_dict().values(), strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     assert resumed.policy.statistics is not None and int(resumed.policy.statistics.count) == resumed.steps

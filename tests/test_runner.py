@@ -272,6 +272,8 @@ def test_true_returns_of_finished_episodes_are_not_clipped() -> None:
     returns = [sum(step.reward for step in episode) for episode in finished]
     assert sorted(runner.finished_returns) == pytest.approx(sorted(returns))
     assert runner.n_episodes == len(returns)
+    steps = [step for shown in env.shown for episode in episodes_of(shown) for step in episode]
+    assert runner.true_reward_total == pytest.approx(sum(step.reward for step in steps))
     assert max(abs(value) for value in returns) > 5
 
 
