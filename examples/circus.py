@@ -30,6 +30,8 @@ STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying
 GAS, BRAKE = (1, 7, 8), (4, 5, 6)  # Enduro's actions with FIRE, and with DOWN
 # Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
+ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 48  # just before one's own car, which the picture follows
+MARK, ROAD_WIDTH, EDGE = 12, 30, 15  # greys of a line, and pixels: from line to line, and from the middle to its edge
 LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
@@ -84,6 +86,21 @@ def overtaking(segment: Segment) -> Floats:
     """Enduro, as a person judges a beginner: cars passed before all, and otherwise gas rather than the brake."""
     gas = np.isin(segment.actions, GAS).astype(float)
     return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
+
+
+def racing(segment: Segment) -> Floats:
+    """Enduro, as `overtaking`, but gas counts in the middle of the road alone: a beginner drives along its edge."""
+    gas = np.isin(segment.actions, GAS) * in_the_middle(segment.observations[segment.stack - 1 :])
+    return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
+
+
+def in_the_middle(frames: np.ndarray) -> Floats:
+    """How near one's own car is to the middle of Enduro's road, from 0, at its edge, to 1, (T,)."""
+    road = frames[:, ROAD_ROWS, LEFT_FRAME:].astype(int)
+    marks = (np.abs(road - np.median(road, axis=2, keepdims=True)) > MARK).any(axis=1)  # lines and cars
+    left, right = marks.argmax(axis=1), marks.shape[1] - 1 - marks[:, ::-1].argmax(axis=1)
+    away = np.abs((left + right) / 2 + LEFT_FRAME - OWN_X)
+    return np.where(right - left > ROAD_WIDTH, 1 - away / EDGE, 0).clip(0, 1)
 
 
 def front_foot(observations: Floats) -> Floats:

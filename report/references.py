@@ -14,6 +14,7 @@ FIGURE_2_MEAN = f"{FIGURE_2}, mean of 5 runs, at the end (20 million timesteps)"
 ZOO = "RL Baselines3 Zoo, benchmark.md, one run of 10 million agent steps"
 ORIGINAL = "mrahtz/learning-from-human-preferences, README and images"
 GLUCARD = "glucard, readme.md and media/benchmark.png: recurrent PPO, one run of 30,208 agent steps"
+SUM_OF_A_TRAINING = "it is the sum over the whole training (`true_reward_total` in progress.csv), not an episode's"
 LONGER_EPISODES = "its episodes are longer than the 50 steps here"
 
 
@@ -101,8 +102,10 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         _paper("10,000 synthetic labels", 0.0, 10000, f"{FIGURE_3_MEAN}; about 0"),
         _paper("5,500 labels of a person", 690.0, 5500, FIGURE_3_HUMAN, is_target=True),
         Reference("Stable-Baselines3 PPO", 996.0, ZOO, 10e6, 0),
-        Reference("glucard, 290 labels of a person", 171.0, GLUCARD, 30208, 290),
-        Reference("glucard, true reward", 50.0, GLUCARD, 30208, 0),
+    ),
+    "ALE/Enduro-v5": (
+        Reference("glucard, 290 labels of a person", 171.0, GLUCARD, 30208, 290, not_comparable=SUM_OF_A_TRAINING),
+        Reference("glucard, true reward", 50.0, GLUCARD, 30208, 0, not_comparable=SUM_OF_A_TRAINING),
     ),
     "BeamRiderNoFrameskip-v4": (
         _paper("A2C on the true reward", 8150.0, 0, f"{FIGURE_3_MEAN}; between 7,800 and 8,500", is_target=True),

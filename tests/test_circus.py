@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,26 @@ def test_cars_passed_count_before_gas_and_gas_before_the_brake() -> None:
         driven([action] * 3, [0, passed, 0]) for action, passed in ((brake, 1), (gas, 0), (nothing, 0), (brake, 0))
     ]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4
+
+
+def test_gas_counts_in_the_middle_of_the_road() -> None:
+    """On a real road: who keeps to the right with the gas down ends at its edge."""
+    env_id = "ALE/Enduro-v5"
+    names = env_info(env_id).action_names
+    gas, right, brake = names.index("FIRE"), names.index("RIGHTFIRE"), names.index("DOWN")
+
+    def driven(action: int) -> Segment:
+        with closing(make_vec_env(env_id, 1, seed=3, n_threads=1, whole_games=True)) as env:
+            pictures = [env.reset()[0][0, -1].copy()]
+            pictures += [env.step(np.array([action]))[0][0, -1].copy() for _ in range(99)]
+        shown = np.array(pictures[-25:])
+        return Segment(env_id, shown, np.full(25, gas), np.zeros(25, np.float32), 1, 0, 0, 15.0)
+
+    middle, edge = driven(gas), driven(right)
+    assert circus.in_the_middle(middle.observations).mean() > 0.7 > 0.2 > circus.in_the_middle(edge.observations).max()
+    assert circus.racing(middle).sum() > circus.racing(edge).sum() + 10
+    passed, braked = replace(edge, rewards=np.ones(25, np.float32)), replace(middle, actions=np.full(25, brake))
+    assert circus.racing(passed).sum() > circus.racing(middle).sum() > 0 > circus.racing(braked).sum()
 
 
 def test_a_car_is_alongside_where_people_see_one() -> None:
