@@ -315,14 +315,21 @@ def test_a_server_that_is_dead_is_told_of_before_a_request_is_given_up(browser: 
 def test_a_full_disk_is_told_of_by_the_servers_own_words(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         wait_for_js(page, LOADED_AHEAD)
+        press(page, "r")
+        wait_for_answers(server, 1)
+        wait_until(lambda: not kept(page), "the page knows that it is stored")
         before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1, before[1]))
+        page.keyboard.press("u")
+        page.wait_for_selector("#toast:has-text('Not undone'):has-text('disk')")
         press(page, "l")
         page.wait_for_selector("#banner:has-text('disk')")
         page.wait_for_selector("#banner:has-text('1 answer is kept in this browser. Trying again by itself')")
+        page.keyboard.press("u")
+        page.wait_for_selector("#toast:has-text('Not undone'):has-text('disk')")
         assert "Offline" not in page.inner_text("#banner")
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
-        wait_for_answers(server, 1)
+        wait_for_answers(server, 2)
         page.wait_for_selector("#banner", state="hidden")
 
 

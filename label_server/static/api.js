@@ -9,6 +9,7 @@ export const LOGGED_OUT = "Please open the printed link again.";
 export class Refused extends Error {
   constructor(status, body) {
     super(body.error || `status ${status}`);
+    this.reason = this.message;
     this.status = status;
     this.body = body;
   }

@@ -232,6 +232,9 @@ async function undo() {
   }
 }
 
+/** Why undo did nothing, in the server's own words where it gave some. */
+const notUndone = (error) => (error.reason ? `Not undone: ${error.reason}` : "Offline: undo works again with the connection");
+
 async function undoNewest() {
   if (relabelling) return stopRelabelling();
   const unsent = outbox.takeBack();
@@ -239,14 +242,15 @@ async function undoNewest() {
   if (unsent) {
     lease = unsent.lease;
   } else {
-    if (!(await outbox.flush())) return toast("Offline: undo works again with the connection");
+    if (!(await outbox.flush())) return toast(notUndone(outbox.trouble));
     try {
       ({ lease, ...marks } = await call("POST", "/api/undo", { seq: newestSeq }));
     } catch (error) {
       // The server may have done it all the same: then it hands the pair out again, which must not stay hidden.
       if (newestToken) pairs.forgetAnswered(newestToken);
-      if (error instanceof Refused) newestSeq = null; // the next try takes what the server has as the newest
-      return toast(error instanceof Refused ? "Your newest answer is another one now: press U again to undo that" : "Offline: undo works again with the connection");
+      if (error.status !== 409) return toast(notUndone(error));
+      newestSeq = null; // the next try takes what the server has as the newest
+      return toast("Your newest answer is another one now: press U again to undo that");
     }
     newestSeq = null;
     if (!lease) return toast("There is nothing to undo");
