@@ -53,7 +53,7 @@ PHONE = {"width": 390, "height": 844}
 SPOKEN = (
     *('heading "Which clip', 'progressbar "Labels given"', 'img "Left clip"', 'img "Right clip"'),
     *('slider "Position in the clips"', 'combobox "Speed', 'group "Your answer"', 'button "Left is better'),
-    *('button "Can', 'navigation "More"', 'button "Undo U"', 'complementary "The run"', "U to undo"),
+    *('button "Can', 'navigation "More"', 'button "Undo U"', 'complementary "The run"'),
     *('heading "Last full episode"', 'img "Predicted reward: from -0.5 to 0.5', 'button "Answer 2: left is better'),
 )
 LOADED_AHEAD = "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8"
@@ -627,6 +627,18 @@ def test_who_is_logged_out_is_told_so_and_loses_nothing(browser: Browser, server
         )  # as if the link had been opened in another tab
         wait_for_answers(server, 1)
         page.wait_for_selector("#banner", state="hidden")
+
+
+def test_what_is_told_by_the_way_goes_when_it_has_been_read(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.clock.install()
+        page.clock.pause_at(page.evaluate("Date.now()") + 60_000)
+        page.keyboard.press("l")
+        assert page.locator("#toast").aria_snapshot() == "- status: Left \u2013 U to undo"
+        page.clock.run_for(4000)
+        assert page.inner_text("#toast") == "Left \u2013 U to undo"
+        page.clock.run_for(26_000)
+        assert page.inner_text("#toast") == ""
 
 
 def test_a_refusal_is_told_until_the_person_has_gone_on(browser: Browser, server: Server) -> None:

@@ -16,6 +16,7 @@ import { swipes } from "./touch.js";
 const $ = (id) => document.getElementById(id);
 const GUARD_MS = 250; // after a pair appears: presses that were meant for the one before
 const FLASH_MS = 150;
+const TOAST_MS = 4000, TOAST_MS_PER_LETTER = 60; // to be seen, and to be read without haste
 const POLL_MS = 2000, HIDDEN_POLL_MS = 5000;
 const IDLE_MINUTES = 3; // after which a page that nobody touches takes a break
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
@@ -150,8 +151,12 @@ function showBanner() {
   if (!shown) showWaiting();
 }
 
+let toasting = null; // the timer of what is told now
+
 function toast(text) {
   $("toast").textContent = text;
+  clearTimeout(toasting);
+  toasting = setTimeout(() => ($("toast").textContent = ""), TOAST_MS + TOAST_MS_PER_LETTER * text.length);
 }
 
 function flash(choice) {
