@@ -114,8 +114,11 @@ class SegmentKeeper:
         self.db.close()
 
 
-def label_command(arguments: list[str]) -> None:
-    """Carries out `run.py label`. Raises UserError and PrefDBError."""
+def label_command(arguments: list[str], trouble: str = "") -> None:
+    """Carries out `run.py label`. Raises UserError and PrefDBError.
+
+    trouble: of the run, for those who label on the page.
+    """
     config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
     path = store_path(Path(config.run))
     beside = in_use(path.parent)
@@ -138,7 +141,7 @@ def label_command(arguments: list[str]) -> None:
             gatherer = TeacherGatherer(db, teacher, labeller, config.seed)
             print(f"{labeller} answers; Ctrl-C ends it.", flush=True)
         elif config.ui == "web":
-            gatherer = WebGatherer(db, path.parent, config.page, WHO, labeller)
+            gatherer = WebGatherer(db, path.parent, config.page, WHO, labeller, trouble)
         else:
             if config.labeller is None:
                 labeller = free_name(LabelQueue(db), usual)

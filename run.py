@@ -459,7 +459,7 @@ def label_on(run: Run) -> None:
             something_to_ask = len(db.segment_ids()) >= 2 and db.n_labels() < run.goal_labels
         if something_to_ask:
             print("That is done here now, for the page goes on; end it with Ctrl-C before you resume.", flush=True)
-            label.label_command(words)
+            label.label_command(words, trouble=run.page.trouble)
     except USER_ERRORS as error:
         print(f"run.py: {error}", file=sys.stderr)
     except KeyboardInterrupt:

@@ -164,6 +164,7 @@ class WebGatherer(QueueGatherer):
 
     Args:
         labeller: the name of who labels on this machine, until they take another.
+        trouble: what in the run does not work as it should.
     """
 
     def __init__(
@@ -173,11 +174,12 @@ class WebGatherer(QueueGatherer):
         config: PageConfig,
         who: Who = "run",
         labeller: str = LABELLER,
+        trouble: str = "",
     ) -> None:
         """Starts the server, which reads its settings from the store, and says where it is. Raises OSError."""
         super().__init__(db, who)
         self.line = ""  # how far the run is, for the page
-        self.trouble = ""  # what in the run does not work as it should
+        self.trouble = trouble
         self._ended = False
         self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
         self.server = PageServer(db.path, run_dir, config, labeller)
@@ -205,7 +207,7 @@ class WebGatherer(QueueGatherer):
 
     def fail(self, why: str) -> None:
         """The last word of a run that ends by this, for those who label."""
-        self.trouble = f"the run has stopped ({why})"
+        self.trouble = f"the run has stopped ({why}); answers are kept"
         self._end(f"The run has stopped ({why}). Every answer is kept.")
 
     def close(self) -> None:

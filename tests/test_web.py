@@ -157,6 +157,10 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
             said = told(process, "the page goes on")
             with logged_in(process) as newcomer:
                 assert newcomer.address == client.address, "the page is where it was"
+            wait_for(lambda: "Label 5" in client.get("/api/status")[1].get("trainer", ""), process)
+            trouble = client.get("/api/status")[1]["trouble"]
+            assert "the run has stopped (the reward predictor process was killed" in trouble, "while the page goes on"
+            assert trouble.endswith("); answers are kept")
             assert ask(client, "/api/answer", seen, process)["status"] in ("stored", "late")
             assert ask(client, "/api/answer", seen, process)["status"] == "known", "sent again, as by a page in doubt"
         process.send_signal(signal.SIGINT)
@@ -257,7 +261,7 @@ def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog
             gatherer.tell(status, {})
         gatherer.fail("the a2c process failed: out of memory")
         last = page_status(LabelQueue(db), tmp_path, time.time())
-        assert last["trouble"] == "the run has stopped (the a2c process failed: out of memory)"
+        assert last["trouble"] == "the run has stopped (the a2c process failed: out of memory); answers are kept"
         gatherer.close()
         last = page_status(LabelQueue(db), tmp_path, time.time())
         assert last["ended"] == "The run has stopped (the a2c process failed: out of memory). Every answer is kept."
