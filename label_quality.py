@@ -15,6 +15,7 @@ from reliability import Vote, error_rates, shared_votes
 DECISIVE = ("first", "second")
 Z95 = 1.959964  # standard normal, two-sided 95 %
 MAX_SECONDS = 120.0  # a longer answer is a pause, not an answer's time
+SHARES = {"equal_share": "equal", "incomparable_share": "can't tell", "undone_share": "taken back"}
 LEAST_SHARED = 10  # answers to pairs with several answers, below which an error rate would mean nothing
 
 
@@ -167,15 +168,17 @@ def quality(judgements: Sequence[Judgement], undone: Mapping[str, int] | None = 
     }
 
 
-def in_words(newest_first: Sequence[HistoryRow]) -> tuple[str, ...]:
+def in_words(newest_first: Sequence[HistoryRow], undone: Mapping[str, int]) -> tuple[str, ...]:
     """What the quality page says, as lines for a screen without tables."""
-    found = quality(judged(newest_first))
+    found = quality(judged(newest_first), undone)
     lines = [f"{found['answers']} answers; {found['overlap']} pairs were answered by more than one person."]
     if found["alpha"] is not None:
         lines.append(f"They agree with Krippendorff's alpha = {found['alpha']:.2f} (1: always, 0: as by chance).")
     for one in found["labellers"]:
-        pace = "" if one["median_seconds"] is None else f", {one['median_seconds']:.1f} s each"
-        told = [f"equal {one['equal_share']:.0%}", f"can't tell {one['incomparable_share']:.0%}"]
+        pace = ""
+        if one["median_seconds"] is not None:
+            pace = f", {one['median_seconds']:.1f} s each (nine in ten within {one['p90_seconds']:.1f} s)"
+        told = [f"{name} {one[key]:.0%}" for key, name in SHARES.items()]
         if one["left_rate"] is not None:
             told.insert(0, f"picks left {one['left_rate']:.0%} ({one['left_low']:.0%} to {one['left_high']:.0%})")
         if one["self_consistency"] is not None:
@@ -187,6 +190,7 @@ def in_words(newest_first: Sequence[HistoryRow]) -> tuple[str, ...]:
         *lines,
         "",
         "Picks left: share of the decided answers, with its 95% interval; far from 50% hints at a habit.",
+        "Taken back: share of all answers given that were undone.",
         "Same again: pairs asked a second time, sides swapped. Errors: estimated from pairs with several answers.",
         "Nobody is judged by this page.",
     )

@@ -281,7 +281,7 @@ class Person:
         elif action == "gallery":
             self._look_back()
         elif action == "quality":
-            self.screen.playback.read(in_words(self.queue.history(merged=True, limit=ALL)))
+            self.screen.playback.read(in_words(self.queue.history(merged=True, limit=ALL), self.queue.undone()))
         elif self._shows_clips and action == "flag":
             self.screen.playback.flag()
         elif self.past:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
+from pathlib import Path
 
 import krippendorff
 import numpy as np
 import pytest
 
-from label_quality import Judgement, known_error_rates, krippendorff_alpha, quality, wilson
+from label_quality import Judgement, in_words, known_error_rates, krippendorff_alpha, quality, wilson
+from label_queue import LabelQueue, Submission
+from pref_db import PrefDB
+from tests.labelling import make_store
 
 
 def judgement(
@@ -76,3 +81,15 @@ def test_the_page_of_quality() -> None:
     assert (a["repeats"], a["self_consistency"]) == (2, 0.5), "another segment was preferred the second time"
     assert (b["equal_share"], b["incomparable_share"], b["left_rate"]) == (0.5, 0.5, None)
     assert page["overlap"] == 1 and a["error_rate"] is None
+
+
+def test_a_screen_without_tables_tells_of_slow_answers_and_of_those_that_were_taken_back(tmp_path: Path) -> None:
+    with closing(PrefDB.open(make_store(tmp_path, 4))) as db:
+        queue = LabelQueue(db)
+        for n, lease in enumerate(queue.claim("me", 4)):
+            about = (lease.token, lease.token, lease.comparison_id)
+            queue.answer(Submission(*about, "me", "equal", shown_at=100.0 * n, answered_at=100.0 * n + 2 + n))
+        assert queue.undo("me")
+        words = in_words(queue.history(), queue.undone())
+    assert "me: 3 answers, 3.0 s each (nine in ten within 4.0 s)" in words
+    assert "equal 100%, can't tell 0%, taken back 25%" in words
