@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -30,6 +31,7 @@ WEBP_METHOD, WEBP_QUALITY = 1, 20
 S3 = ("s3", "s3a")
 S3_SECONDS = 5  # to connect, and for a reply: somebody waits for the clip
 RETRY_SECONDS = 60.0  # after a store has failed, before it is tried again
+DRAFT_SECONDS = 600.0  # after which who wrote a draft has died
 TIDY_AFTER = 100  # sheets written, between looks for old ones
 
 
@@ -155,6 +157,15 @@ class SheetStore:
         finally:
             draft.unlink(missing_ok=True)
 
+    def drop_drafts(self) -> None:
+        """Deletes what writers that were killed have left; where it cannot, nothing else is hindered."""
+        if not isinstance(self._fs, LocalFileSystem):
+            return
+        for draft in Path(self._root).glob("*.webp.*"):
+            with contextlib.suppress(OSError):  # another server may have been first
+                if draft.stat().st_mtime < time.time() - DRAFT_SECONDS:
+                    draft.unlink()
+
     def ids(self) -> set[str]:
         """Of all segments that have a sheet here."""
         try:
@@ -190,6 +201,7 @@ class Clips:
     def __init__(self, db_path: Path, place: Path | str, keep: int) -> None:
         """Raises OSError if there cannot be a store at that place."""
         self._db_path, self._store, self._keep = db_path, SheetStore(place), keep
+        self._store.drop_drafts()
         self._is_local = isinstance(place, Path)
         self._local = threading.local()
         self.pool = ThreadPoolExecutor(N_RENDERERS, thread_name_prefix="clips")
@@ -217,7 +229,10 @@ class Clips:
         return Sheet(data, n, width, height, sheet_columns(n, width, height), fps)
 
     def tidy(self) -> None:
-        """Deletes the sheets of pairs that nobody is asked about any more, but for those of the newest answers."""
+        """Deletes the sheets of pairs that nobody is asked about any more, but for those of the newest answers.
+
+        Also drafts of sheets whose writers have died.
+        """
         rows = self._db().read(
             "SELECT comparison.id IN (SELECT comparison_id FROM query WHERE state = 'ready'), segment_a, segment_b "
             "FROM comparison LEFT JOIN answer ON answer.comparison_id = comparison.id "
@@ -228,6 +243,7 @@ class Clips:
         done = dict.fromkeys(segment_id for _, *both in rows for segment_id in both if segment_id in drawn)
         if old := list(done)[self._keep :]:
             self._store.delete(old)
+        self._store.drop_drafts()
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)

@@ -106,6 +106,24 @@ def test_a_sheet_that_was_cut_short_is_drawn_again(tmp_path: Path) -> None:
             assert clips.sheet(first).data == path.read_bytes() == whole
 
 
+def test_what_a_server_that_was_killed_left_half_written_is_deleted(tmp_path: Path) -> None:
+    db_path, folder = make_store(tmp_path, 1), tmp_path / "clips"
+    folder.mkdir()
+    old, new = (folder / f"{'0' * 64}.webp.{number}-1" for number in (1, 2))
+
+    def write_half() -> None:
+        for draft in (old, new):
+            draft.write_bytes(b"RIFF")
+        os.utime(old, (1, 1))
+
+    write_half()
+    with closing(Clips(db_path, folder, keep=10)) as clips:
+        assert [*folder.iterdir()] == [new], "somebody may be writing this one"
+        write_half()
+        clips.tidy()
+        assert [*folder.iterdir()] == [new]
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_sheet_is_stored_whole_or_not_at_all(tmp_path: Path, scheme: str) -> None:
     store = SheetStore(f"{scheme}{tmp_path}/clips" if scheme else tmp_path / "clips")
