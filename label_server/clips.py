@@ -228,8 +228,8 @@ class Clips:
         n, height, width, fps = shape
         return Sheet(data, n, width, height, sheet_columns(n, width, height), fps)
 
-    def tidy(self) -> None:
-        """Deletes the sheets of pairs that nobody is asked about any more, but for those of the newest answers.
+    def tidy(self, keep: int) -> None:
+        """Deletes the sheets of pairs that nobody is asked about any more, but for `keep` of the newest answers.
 
         Also drafts of sheets whose writers have died.
         """
@@ -241,7 +241,7 @@ class Clips:
         asked = {segment_id for is_asked, *both in rows if is_asked for segment_id in both}
         drawn = self._store.ids() - asked
         done = dict.fromkeys(segment_id for _, *both in rows for segment_id in both if segment_id in drawn)
-        if old := list(done)[self._keep :]:
+        if old := list(done)[keep:]:
             self._store.delete(old)
         self._store.drop_drafts()
 
@@ -262,13 +262,15 @@ class Clips:
             return
         try:
             if self._is_local and nearly_full(self._db_path):
+                if not self.trouble:  # once: all that can go is gone then
+                    self.tidy(0)
                 self._say("the disk is nearly full")
                 return
             self._store.write(segment_id, data)
             self.trouble = ""
             self._written += 1
             if self._written % TIDY_AFTER == 0:
-                self.tidy()
+                self.tidy(self._keep)
         except Exception as error:  # each file system has errors of its own
             self._failed(error)
 

@@ -120,7 +120,7 @@ def test_what_a_server_that_was_killed_left_half_written_is_deleted(tmp_path: Pa
     with closing(Clips(db_path, folder, keep=10)) as clips:
         assert [*folder.iterdir()] == [new], "somebody may be writing this one"
         write_half()
-        clips.tidy()
+        clips.tidy(10)
         assert [*folder.iterdir()] == [new]
 
 
@@ -210,7 +210,7 @@ def test_old_sheets_of_answered_pairs_are_deleted_and_drawn_again(
             queue.answer(Submission(f"answer-{number}", lease.token, lease.comparison_id, "me", "left", now, now))
             answered.append((lease.left, lease.right))
         SheetStore(place).write("0" * 64, b"another run's")
-        clips.tidy()
+        clips.tidy(4)
         kept = SheetStore(place).ids()
         assert {segment_id for pair in answered[:2] for segment_id in pair}.isdisjoint(kept)
         assert len(kept) == 4 + 2 + 1 and {*answered[2], *answered[3], "0" * 64} <= kept
@@ -229,6 +229,23 @@ def test_the_last_of_a_disk_is_left_to_the_answers(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=300 * 2**20))
         clips.sheet(second)
         assert SheetStore(tmp_path / "clips").ids() == {first, second} and not clips.trouble
+
+
+def test_on_a_disk_that_is_nearly_full_the_clips_of_answered_pairs_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db_path = make_store(tmp_path, 3)
+    with closing(PrefDB.open(db_path)) as db, closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
+        queue = LabelQueue(db)
+        answered, shown, next_one = queue.claim("me", 3)
+        queue.answer(Submission("a", answered.token, answered.comparison_id, "me", "left", 1.0, 2.0))
+        for segment_id in (answered.left, answered.right, shown.left, shown.right):
+            clips.sheet(segment_id)
+        real = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=100 * 2**20))
+        clips.sheet(next_one.left)
+        assert SheetStore(tmp_path / "clips").ids() == {shown.left, shown.right} and "nearly full" in clips.trouble
+        assert clips.sheet(answered.left).frames == 25, "drawn again"
 
 
 def test_several_threads_may_ask_for_the_same_clip(tmp_path: Path) -> None:
