@@ -29,6 +29,7 @@ IDLE_SECONDS = 1 / 120
 LOOK_SECONDS = 1.0  # between looks at whether the run goes on
 ASKS = "Waiting for the run to ask; its questions come as the agent acts"
 ASKS_NOBODY = "The run that goes on here asks no people; its pairs are asked about when it has ended"
+WITH_OTHERS = "The pairs that are left are with other people"
 WHO: Who = "label"
 OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in what it says of itself
 
@@ -249,6 +250,8 @@ def give_task(db: PrefDB) -> None:
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
     """Asks until the person leaves, there are labels enough, or nothing is left to ask.
 
+    The page stays for as long as others on it have a pair before them: a second opinion, or one that is repeated.
+
     While a run goes on, that asks, and says how far it is; when it has ended, this goes on with the segments that it
     has left.
     """
@@ -257,7 +260,11 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
     goes_on: bool | None = None  # not known yet
     n_labels, look_at, silent_at = db.n_labels(), 0.0, time.monotonic() + SILENT_SECONDS
     goal, drawing = config.max_prefs, Drawing()
-    while not gatherer.ended and (goal is None or n_labels < goal):
+
+    def asks_on_the_page() -> bool:
+        return config.ui == "web" and not goes_on and queue.is_asking()
+
+    while not gatherer.ended and (goal is None or n_labels < goal or asks_on_the_page()):
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + LOOK_SECONDS
             before, goes_on, goal = goes_on, run_goes_on(), config.max_prefs
@@ -284,8 +291,9 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
         if drawn := drawing.done():
             gatherer.submit(drawn)
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
-        if not gatherer.pending:
-            status = drawing.status() or (ASKS if time.monotonic() < silent_at else ASKS_NOBODY)
+        if not gatherer.pending or n_labels == goal:
+            waits = WITH_OTHERS if asks_on_the_page() else ASKS if time.monotonic() < silent_at else ASKS_NOBODY
+            status = drawing.status() or waits
         if goal is None:
             status = run_says.get("status", status)
         gatherer.tell(
@@ -294,7 +302,7 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
         )
         if gatherer.drain():
             n_labels = db.n_labels()
-        elif not (goes_on or pairs or gatherer.pending or drawing.open):
+        elif not (goes_on or pairs or gatherer.pending or drawing.open or asks_on_the_page()):
             break
         else:
             time.sleep(IDLE_SECONDS)

@@ -431,6 +431,12 @@ class LabelQueue:
         free = [states.get(state, 0) for state in ("ready", "leased", "withdrawn")]
         return Counts(self.db.n_labels(), self.db.n_answers(), *free)
 
+    def is_asking(self) -> bool:
+        """Whether somebody has a pair before them, which others may have answered already."""
+        return bool(
+            self.db.read("SELECT 1 FROM lease WHERE closed_at IS NULL AND expires_at > ? LIMIT 1", (self.clock(),))
+        )
+
     def beat(self, who: Who, state: dict) -> None:
         """Tells the other processes that this one lives, and how it is; under `labellers`, who is there through it."""
         now = self.clock()

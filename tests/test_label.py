@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import label
-from gatherers import SyntheticGatherer, TeacherGatherer
+from gatherers import Answered, QueueGatherer, SyntheticGatherer, TeacherGatherer
 from label import LabelConfig, free_name, give_settings, give_task, label_command
 from label_queue import LabelQueue, Submission
 from pref_db import Comparison, PrefDB, Segment
@@ -69,6 +69,27 @@ def test_the_goal_of_another_who_labels_ends_this_too(tmp_path: Path, monkeypatc
         LabelQueue(db).set_setting("goal", "2")
         label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: False)
         assert db.n_labels() == 2
+
+
+@pytest.mark.parametrize("goal", [None, 1])
+def test_the_page_stays_until_a_second_opinion_is_given(tmp_path: Path, goal: int | None) -> None:
+    with contextlib.closing(store(tmp_path, [small(0), small(1)])) as db:
+        queue = LabelQueue(db)
+        queue.submit(all_pairs(2), need=2)
+        leases = {name: queue.claim(name)[0] for name in ("Ann", "Bob")}
+        turns = iter(("Ann", "", "", "", "Bob"))  # where it is empty, both look at their clips
+
+        class OnThePage(QueueGatherer):
+            def drain(self) -> list[Answered]:
+                if name := next(turns, ""):
+                    assert name == "Ann" or queue.heartbeats()["label"][1]["status"] == label.WITH_OTHERS
+                    token, pair = leases[name].token, leases[name].comparison_id
+                    queue.answer(Submission(token, token, pair, name, "left", shown_at=1.0, answered_at=2.0))
+                return super().drain()
+
+        config = LabelConfig("run", ui="web", max_prefs=goal)
+        label.label(db, OnThePage(db, "label"), config, run_goes_on=lambda: False)
+        assert [row.labeller for row in queue.history()] == ["Bob", "Ann"]
 
 
 def test_a_run_that_comes_back_asks_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
