@@ -27,7 +27,7 @@ from pages import write_between
 from experiments import BODIES_LABELS
 from processes import USER_ERRORS, UserError
 from progress import draw_curves
-from report.references import Reference, references
+from report.references import SUM_OF_A_TRAINING, Reference, references
 from run_folder import short_revision
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,21 +115,27 @@ def readme() -> None:
     results = {name: result for name, result in results.items() if "figures" in result}
     write_between(ROOT / "README.md", "results", _by_experiment(results))
     write_between(ROOT / "README.md", "bodies", _bodies(results))
+    write_between(ROOT / "README.md", "sums", _sums(results))
     parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
-def _by_experiment(results: dict[str, Any]) -> str:
-    """A table with a line for the runs that differ in their seed alone."""
+def _experiments(results: dict[str, Any]) -> dict[str, list[str]]:
+    """The names of the results that differ in their seed alone, by what they have in common."""
     experiments: dict[str, list[str]] = {}
     for name in results:
         experiments.setdefault(re.sub(r"_seed\d+", "", name), []).append(name)
+    return experiments
+
+
+def _by_experiment(results: dict[str, Any]) -> str:
+    """A table with a line for the runs that differ in their seed alone."""
     lines = [
         "| experiment | seeds | labels | agent steps | evaluation, most likely actions | evaluation, drawn actions "
         "| minutes | others, after agent steps |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for experiment, names in experiments.items():
+    for experiment, names in _experiments(results).items():
         figures = [results[name]["figures"] for name in names]
         scores = [", ".join(_score(f, policy) for f in figures) for policy in POLICIES]
         lines.append(
@@ -137,6 +143,19 @@ def _by_experiment(results: dict[str, Any]) -> str:
             f"| {_range([f['agent_steps'] for f in figures])} | {' | '.join(scores)} "
             f"| {_range([round(f['seconds'] / 60) for f in figures])} | {_others(results[names[0]])} |"
         )
+    return "\n".join(lines)
+
+
+def _sums(results: dict[str, Any]) -> str:
+    """A table of what the agents got in all of their training, where others tell that and not what they get at last."""
+    lines = ["| experiment | labels | agent steps | true reward of the training | others |", "|---|---|---|---|---|"]
+    for experiment, names in _experiments(results).items():
+        figures = [results[name]["figures"] for name in names]
+        labels, env_id = figures[0]["labels"], results[names[0]]["config"]["env_id"]
+        for other in references(env_id):
+            if other.not_comparable == SUM_OF_A_TRAINING and (other.labels == 0) == (labels == 0):
+                sums, steps = ", ".join(f"{f['true_reward_total']:g}" for f in figures), figures[0]["agent_steps"]
+                lines.append(f"| {experiment} | {labels} | {steps:,} | {sums} | {_reference(other)} |")
     return "\n".join(lines)
 
 
