@@ -694,6 +694,12 @@ class PreferenceSystem:
     def using_predicted(self) -> bool:
         if not self.closed:
             self.look()
+        if self.copy is None and not self.settings.train_reward:  # who waits for one would wait for ever
+            warnings.warn(
+                "there will be no predicted rewards, for no predictor is trained: leave out train_reward=False, or set "
+                "pretrained_reward_predictor_dir.",
+                stacklevel=3,
+            )
         return self.copy is not None and not self.forced_true
 
     # What users may ask for

@@ -149,6 +149,9 @@ def test_without_a_predictor_a_switch_warns_and_rewards_are_true() -> None:
         with pytest.warns(UserWarning, match="no trained reward predictor") as told:
             switch()
         assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"no predicted rewards.*set pretrained_reward_predictor_dir\.$") as told:
+        assert not wrapped.using_reward_from_predictor  # else a loop that waits for it would go on in silence
+    assert told[0].filename == __file__
     _, reward, _, _, info = wrapped.step(0)
     assert reward == 1.0 and "predicted_reward" not in info
     for save, words in ((wrapped.save_prefs, "no preferences"), (wrapped.save_reward_predictor, "none to save")):
