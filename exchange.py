@@ -36,6 +36,7 @@ from pref_db import (
     decode_view,
     spreadsheet_cell,
     store_path,
+    unpacked_size,
 )
 from processes import UserError
 
@@ -226,6 +227,8 @@ def _load_segment(file: Path) -> Segment:
                 view=view,
             )
         if segment.view is not None:
+            if unpacked_size(segment.view) > MAX_SEGMENT_BYTES:
+                raise ValueError("its clip unpacks to more than a segment can hold")
             decode_view(segment.view)  # raises if it is damaged
         numbers_fit = all(-(2**63) <= number < 2**63 for number in (segment.policy_step, segment.seed))
         if segment.id != file.stem or not 0 < segment.fps < math.inf or not numbers_fit:

@@ -211,6 +211,13 @@ def encode_view(steps: np.ndarray) -> bytes:
     return STATES_HEADER.pack(STATES_MAGIC, *steps.shape) + _compress(np.ascontiguousarray(steps).tobytes())
 
 
+def unpacked_size(view: bytes) -> int:
+    """Bytes that decode_view makes of it, or ZstdError, by its header."""
+    header = STATES_HEADER if view.startswith(STATES_MAGIC) else VIEW_HEADER
+    size: int = zstandard.frame_content_size(view[header.size :])
+    return size
+
+
 def decode_view(data: bytes) -> np.ndarray:
     """Inverse of encode_view. Raises PrefDBError if the bytes are damaged."""
     if not data.startswith(STATES_MAGIC) or len(data) < STATES_HEADER.size:

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from exchange import FIELDS, export_command, import_command
 from label_queue import LabelQueue, Submission
-from pref_db import Choice, Comparison, PrefDB, encode_frames
+from pref_db import VIEW_HEADER, VIEW_MAGIC, Choice, Comparison, PrefDB, encode_frames
 from processes import UserError
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
@@ -221,6 +222,18 @@ def test_a_damaged_folder_is_refused_in_a_sentence_and_nothing_is_made(
         import_command([str(out), "--output", str(tmp_path / "new")])
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value) and str(out) in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_clip_of_gigabytes_is_refused_by_its_header(run: Path, tmp_path: Path) -> None:
+    """A few kilobytes of zstandard can say so."""
+    out = tmp_path / "out"
+    export_command([str(run), "--output", str(out)])
+    packed = zstandard.ZstdCompressor().compressobj(size=3 * 2**30)
+    start = packed.compress(bytes(100)) + packed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    view = VIEW_HEADER.pack(VIEW_MAGIC, 1, 2**15, 2**15) + start
+    change_segment(view=np.frombuffer(view, np.uint8))(out)
+    with pytest.raises(UserError, match="its clip unpacks to more than a segment can hold"):
+        import_command([str(out), "--output", str(tmp_path / "new")])
 
 
 def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Path) -> None:
