@@ -48,8 +48,8 @@ class WatchConfig:
     output: Path | None = None
     """Write a video (.mp4, .gif) instead of opening a window, up to a Ctrl-C; if it exists, the new one is numbered."""
     record_demonstrations: Path | None = None
-    """Show nothing, and write the episodes to this file (.npz), for `--demonstrations` of a training run; if it exists,
-    the new one is numbered."""
+    """Show nothing, and write the episodes, up to a Ctrl-C, to this file (.npz), for `--demonstrations` of a training
+    run; if it exists, the new one is numbered."""
     deterministic: bool = False
     """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""
     seed: int = 0
@@ -116,7 +116,10 @@ def until_ctrl_c(scenes: Iterator[Scene]) -> Iterator[np.ndarray]:
 
 
 def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None:
-    """Plays the episodes without showing them and writes them to a file; raises UserError if that cannot be made."""
+    """Plays the episodes, or those up to a Ctrl-C, without showing them and writes them to a file.
+
+    Raises UserError if that cannot be made.
+    """
     if path.suffix != ".npz":
         raise UserError(f"--record_demonstrations {path} is no name of a recording; end it in .npz.")
     check_folder("record_demonstrations", path)
@@ -125,9 +128,14 @@ def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None
         agent.info, agent.policy, episodes=config.episodes, seed=config.seed, deterministic=config.deterministic
     )
     recorded = []
-    for number, episode in enumerate(played, start=1):
-        recorded.append(episode)
-        print(f"Episode {number}: {len(episode)} steps, true reward {episode.rewards.sum():g}", flush=True)
+    try:
+        for number, episode in enumerate(played, start=1):
+            recorded.append(episode)
+            print(f"Episode {number}: {len(episode)} steps, true reward {episode.rewards.sum():g}", flush=True)
+    except KeyboardInterrupt:
+        if not recorded:
+            raise
+        print(f"Stopped: the file ends with episode {len(recorded)} of {config.episodes}", flush=True)
     path = unused(path)
     demonstrations.joined(recorded).save(path)
     print(f"Demonstrations: {path}", flush=True)

@@ -24,6 +24,7 @@ import checkpoint
 import run
 import video
 import watch
+from a2c.demonstrations import Demonstrations
 from checkpoint import CheckpointError
 from envs import env_info
 from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
@@ -130,6 +131,24 @@ def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Pa
     assert process.returncode == 0 and end and str(film) in printed
     assert len(read_video(film)) == EPISODE_STEPS * (int(end[1]) - 1) + int(end[2])
     assert not list(tmp_path.glob(".film.*"))
+
+
+def test_ctrl_c_ends_a_recording_and_keeps_the_whole_episodes(dot: Path, tmp_path: Path) -> None:
+    place = tmp_path / "play.npz"
+    process = start([], "watch", str(dot), "--episodes", "10000", "--record_demonstrations", str(place))
+    try:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("Episode 2:"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    end = re.search(r"Stopped: the file ends with episode (\d+) of 10000", printed)
+    assert process.returncode == 0 and end and str(place) in printed
+    kept = Demonstrations.load(place, env_info(MOVING_DOT))
+    assert list(kept.lengths) == [EPISODE_STEPS] * int(end[1])
 
 
 @pytest.mark.usefixtures("headless")
