@@ -378,7 +378,8 @@ class PredictorCopy:
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) -> (members, B) normalised rewards."""
         device, kept = self.predictor.device, slice(self._skip, None, NORMALISER_STRIDE)
-        self._skip = (self._skip - len(actions)) % NORMALISER_STRIDE
+        moves_on = len(actions) % NORMALISER_STRIDE == 0  # else it would keep to the same few environments
+        self._skip = (self._skip - len(actions) + moves_on) % NORMALISER_STRIDE
         observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
         self._n_recent += len(self._recent[-1][1])

@@ -238,6 +238,26 @@ def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatc
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("n_envs", [6, 7, 14])
+def test_new_weights_are_normalised_on_all_environments_however_many(
+    n_envs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though only one step in seven is kept."""
+    monkeypatch.setattr(reward_predictor, "NORMALISER_STEPS", 84)
+    torch.manual_seed(0)
+    source = RewardPredictor(VECTORS, SMALL)
+    board = WeightsBoard(source, None)
+    copy = PredictorCopySpec(VECTORS, SMALL, board).build()
+    each = np.random.default_rng(0).normal(size=(n_envs, DIMENSIONS)).astype(np.float32)  # always sees the same
+    for _ in range(84 * 7 // n_envs):
+        copy.member_rewards(each, np.zeros(n_envs, np.int64))
+    board.publish(source)
+    copy.refresh()
+    rewards = copy.member_rewards(each, np.zeros(n_envs, np.int64))
+    np.testing.assert_allclose(rewards.mean(1), 0, atol=1e-5)
+    np.testing.assert_allclose(rewards.std(1), SMALL.reward_std, rtol=0.01)
+
+
 @pytest.mark.parametrize("inputs", [VECTORS, PredictorInputs("pixels", (4, 84, 84), 2, None)])
 def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled(
     inputs: PredictorInputs, monkeypatch: pytest.MonkeyPatch
