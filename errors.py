@@ -1,5 +1,12 @@
 """What the user can mend."""
 
+import errno
+
+FIXES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space on its disk"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow that"),
+}
+
 
 class UserError(Exception):
     """Something the user can mend; the message is one sentence that says how."""
@@ -8,3 +15,10 @@ class UserError(Exception):
 def reason_of(error: BaseException) -> str:
     """What somebody else's error says, to stand in a sentence: its first line, or its type if it says nothing."""
     return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """What is told of an error, on one line; of a disk that is full and a file that may not be used with the fix."""
+    if isinstance(error, OSError) and error.errno in FIXES:
+        return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
+    return str(error).split("\n")[0] or type(error).__name__

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from channels import Channels, Failure
-from errors import UserError
+from errors import UserError, told
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
 
@@ -50,7 +50,8 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
     def report_thread(failure: threading.ExceptHookArgs) -> None:
         """A library's background thread (TensorBoard's writer on a full disk) fails like the process itself."""
         details = "".join(traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback))
-        channels.reports.put(Failure(name, str(failure.exc_value), details, True))
+        message = told(failure.exc_value) if failure.exc_value else failure.exc_type.__name__
+        channels.reports.put(Failure(name, message, details, True))
 
     threading.excepthook = report_thread
     threading.Thread(target=_follow_parent, args=(channels,), daemon=True, name="parent watch").start()
@@ -58,9 +59,8 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         body(channels, *arguments)
         status = 0
     except Exception as error:
-        message = str(error).split("\n")[0] or type(error).__name__
         is_user_error = isinstance(error, USER_ERRORS)
-        text = message if is_user_error else f"{type(error).__name__}: {message}"
+        text = told(error) if is_user_error else f"{type(error).__name__}: {told(error)}"
         channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
         raise SystemExit(1) from None
     finally:

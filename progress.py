@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
 import math
@@ -203,7 +204,8 @@ class Progress:
         """Ends the live line; may be called twice."""
         if self._live:
             self._live.stop()
-        self._file.close()
+        with contextlib.suppress(OSError):  # which was told when the row was written
+            self._file.close()
 
 
 def open_rows(path: Path) -> TextIO:

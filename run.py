@@ -58,6 +58,7 @@ from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Episode, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import draw_states, env_info, make_vec_env
+from errors import told
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
 from initial_rounds import InitialRounds
 from label_queue import LabelQueue
@@ -423,8 +424,8 @@ def train(config: RunConfig) -> int:
     except (ChildError, *USER_ERRORS) as error:
         details = error.child_traceback if isinstance(error, ChildError) else ""
         log.error("%s\n%s", error, details, exc_info=True)
-        run.tell_failure(str(error))
-        print(f"run.py: {error}", file=sys.stderr)
+        run.tell_failure(told(error))
+        print(f"run.py: {told(error)}", file=sys.stderr)
         print(go_on, flush=True)
         if config.debug:
             print(details or traceback.format_exc(), file=sys.stderr)
@@ -612,7 +613,7 @@ def main(arguments: list[str]) -> int:
     except USER_ERRORS as error:
         if debug:
             traceback.print_exc()
-        print(f"run.py: {error}", file=sys.stderr)
+        print(f"run.py: {told(error)}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -29,9 +30,10 @@ from channels import Channels, Report, drain
 from config import parse
 from envs import env_info as find_env
 from envs import make_vec_env
+from errors import told
 from label_server.status import curves
 from progress import Progress, draw_curves, summary
-from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, started, wait_for
+from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, small_files, started, wait_for
 from tests.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
 
 CARTPOLE = "CartPole-v1"
@@ -402,6 +404,16 @@ def test_a_resumed_run_says_what_it_began_with(tmp_path: Path) -> None:
             shown.update(Report("a2c", values), labels=0)
         assert "5.0 before, 9.0 after" in summary(shown, solved_at=None, uses_preferences=False)
         shown.close()
+
+
+def test_a_row_that_a_full_disk_has_no_room_for_is_told_once(tmp_path: Path) -> None:
+    """And not again, in place of that, when the file is closed."""
+    shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+    with small_files(10):
+        with pytest.raises(OSError) as failure:
+            shown.update(Report("a2c", {"steps": 1, "max_steps": 9, "episode_return": 5.0}), labels=0)
+        shown.close()
+    assert re.fullmatch(r"cannot use a file \(.+\): free some space on its disk\.", told(failure.value))
 
 
 def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -> None:

@@ -587,7 +587,8 @@ def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path, capsys: pytest.Captu
 def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, limit: int, words: tuple[str, ...]) -> None:
     with small_files(limit):
         result = run(tmp_path, *words, "--run_name", "a", *LONG, status=1)
-    assert re.search(r"^run.py: .+", result.stderr, re.M) and "Traceback" not in result.stderr
+    assert re.search(r"^run.py: .+: free some space on its disk", result.stderr, re.M)
+    assert "Traceback" not in result.stderr
 
 
 def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(
