@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -23,6 +24,18 @@ log = logging.getLogger("run")
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 
 
+class LogFile(logging.FileHandler):
+    """log.txt, without which a run goes on: that the disk is full is told by what needs it more."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Says nothing; a traceback would land on the user's screen."""
+
+    def close(self) -> None:
+        """Gives up what could not be written."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 class RunFolder:
     """`<log_dir>/<run_name>/`, locked while a run uses it.
 
@@ -41,7 +54,7 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise UserError(f"{path} is in use by another process; wait for it or choose another --run_name.") from None
-        self._handler = logging.FileHandler(path / "log.txt")
+        self._handler = LogFile(path / "log.txt")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)
 

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import fcntl
 import json
+import logging
 import math
 import os
 import pty
@@ -613,6 +614,16 @@ def test_a_full_disk_takes_no_name(tmp_path: Path, capsys: pytest.CaptureFixture
     with small_files(1000):
         assert "cannot write in" in refused(capsys, tmp_path, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_a_full_disk_has_no_room_for_fails_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder.RunFolder.create(tmp_path / "a", {})
+    with small_files(10):
+        logging.getLogger("run").error("more than there is room for")
+        folder.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_run_leaves_the_repository_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
