@@ -111,7 +111,7 @@ class Children:
             code = process.exitcode
             if code is not None and code < 0:
                 killer = signal.Signals(-code).name
-                hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+                hint = "; if memory was short, free some or use fewer environments" if -code == signal.SIGKILL else ""
                 raise ChildError(f"the {name} process was killed by {killer}{hint}")
             if code:
                 raise ChildError(f"the {name} process died with exit status {code}")

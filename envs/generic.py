@@ -91,7 +91,13 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
         if n_envs == 1 or in_process:
             self._envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         else:
-            self._envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+            try:
+                self._envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+            except (EOFError, ConnectionError) as error:
+                raise EnvError(
+                    f"an environment's process of {info.env_id} ended while it was started; if memory was short, go on "
+                    "with fewer --n_envs."
+                ) from error
         self._frames = np.zeros((0, 1, 1, 3), np.uint8)
 
     def reset(

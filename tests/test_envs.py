@@ -52,6 +52,15 @@ class PictureEnv(gymnasium.Env):
         return np.repeat(self._picture()[:30, :40, None], 3, axis=2)
 
 
+class DyingEnv(PictureEnv):
+    """Kills the process that makes it, unless that is the first one."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class ShrinkingEnv(PictureEnv):
     """Draws a row less with every step."""
 
@@ -392,6 +401,12 @@ def test_a_worker_that_is_killed_is_told_of_and_nobody_waits_for_it() -> None:
     for worker in workers:
         worker.join()
     assert len(workers) == 3
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_told_of_with_the_fix() -> None:
+    gymnasium.register("Dying-v0", entry_point="tests.test_envs:DyingEnv", max_episode_steps=50)
+    with pytest.raises(EnvError, match=r"Dying-v0 ended while it was started; .* with fewer --n_envs\.$"):
+        make_vec_env("Dying-v0", 2, seed=0)
 
 
 def test_continuous_actions_are_clipped_to_their_bounds() -> None:
