@@ -11,7 +11,7 @@ from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
-from .table import MOVING_DOT_ID, EnvError, EnvInfo, env_info, find_spec, is_atari, is_body, task_of
+from .table import MOVING_DOT_ID, EnvError, EnvInfo, atari_kwargs, env_info, find_spec, is_atari, is_body, task_of
 from .vector import PreferenceVecEnv
 
 __all__ = [
@@ -50,7 +50,7 @@ def make_vec_env(
         return TaskVecEnv(info, n_envs, seed, n_watched)
     if is_atari(find_spec(env_id)):
         if whole_games:
-            info = replace(info, max_episode_frames=find_spec(env_id).kwargs["max_num_frames_per_episode"])
+            info = replace(info, max_episode_frames=atari_kwargs(find_spec(env_id))["max_num_frames_per_episode"])
         return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
     if is_body(find_spec(env_id)):
         return GymnasiumBodiesVecEnv(info, n_envs, seed, n_watched)

@@ -7,7 +7,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
-from .table import ATARI_SCREEN, EnvInfo, find_spec
+from .table import ATARI_SCREEN, EnvInfo, atari_kwargs, find_spec
 from .vector import PreferenceVecEnv
 
 MAX_NOOPS = 30  # random no-op actions at an episode's start
@@ -37,7 +37,7 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0) -> None:
         super().__init__(info, n_envs, seed, n_watched)
-        kwargs = find_spec(info.env_id).kwargs
+        kwargs = atari_kwargs(find_spec(info.env_id))
         stack, height, width = info.observation_shape
         game: dict[str, Any] = {
             "game": kwargs["game"],

@@ -36,6 +36,12 @@ SCREEN_HZ = 60
 DEFAULT_FPS = 30.0
 ATARI_FRAME_SKIP = 4
 ATARI_SCREEN = (210, 160)  # rows, columns
+# Where an id does not say: ale-py's own defaults, and half an hour as its ids have it, for an episode has to end.
+_ATARI_KWARGS = {
+    "repeat_action_probability": 0.25,
+    "full_action_space": False,
+    "max_num_frames_per_episode": 108_000,
+}
 
 MOVING_DOT_ID = "MovingDotNoFrameskip-v0"
 
@@ -231,7 +237,12 @@ def find_spec(env_id: str) -> EnvSpec:
 def is_atari(spec: EnvSpec) -> bool:
     """Whether an id is an Atari game of ale-py's, as it is: in wrappers or another mode it is another environment."""
     changed = spec.additional_wrappers or {"mode", "difficulty"} & spec.kwargs.keys()
-    return spec.entry_point == "ale_py.env:AtariEnv" and not changed
+    return spec.entry_point == "ale_py.env:AtariEnv" and "game" in spec.kwargs and not changed
+
+
+def atari_kwargs(spec: EnvSpec) -> dict[str, Any]:
+    """How an id of an Atari game starts the emulator; whoever registered it need not have said all of it."""
+    return _ATARI_KWARGS | spec.kwargs
 
 
 def is_body(spec: EnvSpec) -> bool:
@@ -266,16 +277,16 @@ def _unknown_message(env_id: str, name: str) -> str:
 
 
 def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
-    rom = spec.kwargs["game"]
-    if spec.kwargs.get("obs_type", "rgb") == "ram" or spec.kwargs.get("continuous", False):
+    kwargs = atari_kwargs(spec)
+    rom = kwargs["game"]
+    if kwargs.get("obs_type", "rgb") == "ram" or kwargs.get("continuous", False):
         raise EnvError(f"{env_id} has no picture or no discrete actions: use an id such as PongNoFrameskip-v4.")
     emulator = ale_py.ALEInterface()
     path = ale_py.roms.get_rom_path(rom)
     if path is None:
         raise EnvError(f"ale-py has no ROM for {env_id}: reinstall ale-py.")
     emulator.loadROM(path)
-    full = spec.kwargs.get("full_action_space", False)
-    actions = emulator.getLegalActionSet() if full else emulator.getMinimalActionSet()
+    actions = emulator.getLegalActionSet() if kwargs["full_action_space"] else emulator.getMinimalActionSet()
     return EnvInfo(
         env_id=env_id,
         kind="pixels",
@@ -286,7 +297,7 @@ def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         fps=SCREEN_HZ / ATARI_FRAME_SKIP,
         frame_skip=ATARI_FRAME_SKIP,
         blank_areas=_BLANK_AREAS.get(rom, ()),
-        max_episode_frames=_MAX_EPISODE_FRAMES.get(rom, spec.kwargs.get("max_num_frames_per_episode")),
+        max_episode_frames=_MAX_EPISODE_FRAMES.get(rom, kwargs["max_num_frames_per_episode"]),
         action_names=tuple(action.name for action in actions),
         tuned=_TUNED.get(env_id, {}),
     )

@@ -409,6 +409,20 @@ def test_a_worker_that_is_killed_while_it_starts_is_told_of_with_the_fix() -> No
         make_vec_env("Dying-v0", 2, seed=0)
 
 
+def test_an_atari_game_that_was_registered_by_its_name_alone_has_the_defaults_of_ale_py() -> None:
+    gymnasium.register("Named-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
+    played = []
+    for env_id in ("Named-v0", "ALE/Pong-v5"):
+        with closing(make_vec_env(env_id, 2, seed=0, whole_games=True)) as env:
+            env.reset()
+            played.append([env.step(np.array([2, 3]))[0] for _ in range(40)])
+            assert env.info.max_episode_frames == 108_000
+    np.testing.assert_array_equal(played[0], played[1])
+    gymnasium.register("Nameless-v0", entry_point="ale_py.env:AtariEnv")
+    with pytest.raises(EnvError, match=r"Nameless-v0 could not be created: .*'game'"):
+        env_info("Nameless-v0")
+
+
 def test_continuous_actions_are_clipped_to_their_bounds() -> None:
     info = env_info("Pendulum-v1")
     assert (info.n_actions, info.action_dim, info.action_names) == (None, 1, ())
