@@ -424,6 +424,9 @@ class PolicyWorker:
         state = checkpoint.load(path, kind="policy", env_id=self.info.env_id)
         checkpoint.fill(self.policy, state["weights"], path)
         if path.parent != own:
+            # Only the true reward is in both runs the same: what is predicted is scaled anew by each.
+            if self.rewarder is None and not state.get("reward_normaliser") and "value_units" in state:
+                self.units.load(state["value_units"])
             return [], 0, 0.0
         if state["algo"] == self.config.algo:  # else its averages are of other things
             self.optimizer.load_state_dict(state["optimizer"])

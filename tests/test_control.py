@@ -101,6 +101,23 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     trained.close()
 
 
+def test_the_critic_of_another_run_tells_true_rewards_in_the_units_it_learned_them_in(tmp_path: Path) -> None:
+    """What is predicted is of another scale in each run."""
+    known = untrained()
+    known.board.publish(known.predictor)
+    known.normaliser = known.predictor.mean, known.predictor.std
+    for source, rewarder in (("true", None), ("predicted", known)):
+        begun = worker(tmp_path / source, 0.03, rewarder=rewarder)
+        begun.step()
+        begun.close()
+        for name, taken_over in (("a", source == "true"), ("b", False)):
+            flags = ("--load_policy_ckpt_dir", str(tmp_path / source))
+            loaded = worker(tmp_path / name, 0.03, *flags, rewarder=None if name == "a" else untrained())
+            assert (loaded.units.state() == begun.units.state()) == taken_over
+            assert loaded.units.rollouts == int(taken_over)
+            loaded.close()
+
+
 def test_a_run_without_labels_ends_where_no_episode_is_long_enough_for_a_clip(tmp_path: Path) -> None:
     """It waited for ever; with labels from elsewhere it needs no clips."""
     for labels, clip_steps in ((0, 52), (0, 50), (1, 52)):
