@@ -89,9 +89,9 @@ def _bodies() -> dict[str, Experiment]:
 # glucard's set-up: whole games by PPO with a memory, as many steps, and a predictor that sees actions; the person is a
 # script. What gas and steering do is seen soon, and a driver who is sure of one action drives along the road's edge.
 BRIEF = (
-    *("--whole_games", "--algo", "ppo", "--policy_network", "nature_lstm", "--n_envs", "8", "--n_steps", "32"),
+    *("--whole_games", "--algo", "ppo", "--policy_network", "nature_lstm", "--n_envs", "8", "--n_steps", "64"),
     *("--ppo_epochs", "4", "--ppo_minibatches", "4", "--lr", "5e-4", "--lr_zero_million_timesteps", "0"),
-    *("--gamma", "0.95", "--ent_coef", "0.03"),
+    *("--gamma", "0.9", "--ent_coef", "0.03"),
     *("--million_timesteps", "0.030208", "--eval_interval_million_timesteps", "0.030208"),
 )
 # So short a run has no time for what lasts: labels count often at once, and few clips are of the untrained agent.
