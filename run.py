@@ -462,7 +462,7 @@ def label_on(run: Run) -> None:
             print("That is done here now, for the page goes on; end it with Ctrl-C before you resume.", flush=True)
             label.label_command(words, trouble=run.page.trouble)
     except USER_ERRORS as error:
-        print(f"run.py: {error}", file=sys.stderr)
+        print(f"run.py: {told(error)}", file=sys.stderr)
     except KeyboardInterrupt:
         return
 

@@ -84,14 +84,17 @@ def level_with_others(segment: Segment) -> Floats:
 
 def overtaking(segment: Segment) -> Floats:
     """Enduro, as a person judges a beginner: cars passed before all, and otherwise gas rather than the brake."""
-    gas = np.isin(segment.actions, GAS).astype(float)
-    return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
+    return _driving(segment, 1.0)
 
 
 def racing(segment: Segment) -> Floats:
     """Enduro, as `overtaking`, but gas counts in the middle of the road alone: a beginner drives along its edge."""
-    gas = np.isin(segment.actions, GAS) * in_the_middle(segment.observations[segment.stack - 1 :])
-    return 10 * segment.rewards + gas - np.isin(segment.actions, BRAKE)
+    return _driving(segment, in_the_middle(segment.observations[segment.stack - 1 :]))
+
+
+def _driving(segment: Segment, gas: Floats | float) -> Floats:
+    """Cars passed, and gas, which is worth so much, rather than the brake, (T,)."""
+    return 10 * segment.rewards + gas * np.isin(segment.actions, GAS) - np.isin(segment.actions, BRAKE)
 
 
 def in_the_middle(frames: np.ndarray) -> Floats:

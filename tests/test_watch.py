@@ -113,13 +113,11 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     assert f"UserError: {folder} may not be written to; give --output with a file in another" in result.stderr
 
 
-@pytest.mark.usefixtures("headless")
-def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Path) -> None:
-    film = tmp_path / "film.mp4"
-    process = start([], "watch", str(dot), "--episodes", "10000", "--output", str(film))
+def printed_until_ctrl_c(process: subprocess.Popen[str], is_far_enough: Callable[[], bool]) -> str:
+    """What a command still prints that gets a Ctrl-C when it is far enough."""
     try:
         deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".film.*")):  # what is written until it has its name
+        while not is_far_enough():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -127,6 +125,15 @@ def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Pa
     finally:
         process.kill()
         process.wait()
+    return printed
+
+
+@pytest.mark.usefixtures("headless")
+def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Path) -> None:
+    film = tmp_path / "film.mp4"
+    process = start([], "watch", str(dot), "--episodes", "10000", "--output", str(film))
+    # What is written until it has its name:
+    printed = printed_until_ctrl_c(process, lambda: bool(list(tmp_path.glob(".film.*"))))
     end = re.search(r"Stopped: the video ends at episode (\d+)/10000 .* step (\d+) ", printed)
     assert process.returncode == 0 and end and str(film) in printed
     assert len(read_video(film)) == EPISODE_STEPS * (int(end[1]) - 1) + int(end[2])
@@ -136,15 +143,9 @@ def test_ctrl_c_ends_the_video_and_keeps_what_was_played(dot: Path, tmp_path: Pa
 def test_ctrl_c_ends_a_recording_and_keeps_the_whole_episodes(dot: Path, tmp_path: Path) -> None:
     place = tmp_path / "play.npz"
     process = start([], "watch", str(dot), "--episodes", "10000", "--record_demonstrations", str(place))
-    try:
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("Episode 2:"):
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    assert process.stdout is not None
+    output = process.stdout
+    printed = printed_until_ctrl_c(process, lambda: output.readline().startswith("Episode 2:"))
     end = re.search(r"Stopped: the file ends with episode (\d+) of 10000", printed)
     assert process.returncode == 0 and end and str(place) in printed
     kept = Demonstrations.load(place, env_info(MOVING_DOT))
