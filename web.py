@@ -35,7 +35,7 @@ log = logging.getLogger("run")
 
 RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
 STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
-EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes about a second of one core
+EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes some time of one core
 # Pixels of a film's short side: the page enlarges it, and MP4 has colours at half the size only.
 EPISODE_SIDE = 168
 

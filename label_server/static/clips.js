@@ -59,7 +59,7 @@ export function drawFrame(canvas, clip, index, times = 1) {
     canvas.width = clip.width * times;
     canvas.height = clip.height * times;
   }
-  const context = canvas.getContext("2d", { alpha: false }); // a fifth less to do for who puts it on screen
+  const context = canvas.getContext("2d", { alpha: false }); // less to do for who puts it on screen
   context.setTransform(times, 0, 0, times, 0, 0);
   context.imageSmoothingEnabled = false;
   if (clip.error) {
