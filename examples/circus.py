@@ -27,11 +27,12 @@ WALKER_VELOCITY = 8
 REACHER_GAP = slice(8, 10)  # from the target to the fingertip, metres
 ON_ITS_BACK = -0.3  # the cosine of the torso's angle, or less
 STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying, in the air, lying; metres
-GAS, BRAKE = (1, 7, 8), (4, 5, 6)  # Enduro's actions with FIRE, and with DOWN
+STRAIGHT_ON = 1  # Enduro's action FIRE
+GAS, BRAKE = (STRAIGHT_ON, 7, 8), (4, 5, 6)  # its actions with FIRE, and with DOWN
 # Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
-ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 48  # just before one's own car, which the picture follows
-MARK, ROAD_WIDTH, EDGE = 12, 30, 15  # greys of a line, and pixels: from line to line, and from the middle to its edge
+ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 45  # just before one's own car, which the picture follows
+MARK, ROAD_WIDTH, EDGE = 12, 30, 10  # greys of a line, and pixels: from line to line, and from the middle to its edge
 LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
@@ -88,8 +89,12 @@ def overtaking(segment: Segment) -> Floats:
 
 
 def racing(segment: Segment) -> Floats:
-    """Enduro, as `overtaking`, but gas counts in the middle of the road alone: a beginner drives along its edge."""
-    return _driving(segment, in_the_middle(segment.observations[segment.stack - 1 :]))
+    """Enduro, as `overtaking`, but gas counts in the middle of the road alone, and straight on a little more.
+
+    A beginner who keeps steering to one side drives along the road's edge, where all is equally bad whatever one does.
+    """
+    gas = _driving(segment, in_the_middle(segment.observations[segment.stack - 1 :]))
+    return gas + 0.3 * (segment.actions == STRAIGHT_ON)
 
 
 def _driving(segment: Segment, gas: Floats | float) -> Floats:
@@ -98,12 +103,16 @@ def _driving(segment: Segment, gas: Floats | float) -> Floats:
 
 
 def in_the_middle(frames: np.ndarray) -> Floats:
-    """How near one's own car is to the middle of Enduro's road, from 0, at its edge, to 1, (T,)."""
+    """How near one's own car is to the middle of Enduro's road, from 0, at its edge, to 1, (T,); 0 without a road."""
+    return np.nan_to_num(1 - np.abs(from_the_middle(frames)) / EDGE).clip(0, 1)
+
+
+def from_the_middle(frames: np.ndarray) -> Floats:
+    """Where the middle of Enduro's road is, pixels to the right of one's own car, (T,); NaN where no road is seen."""
     road = frames[:, ROAD_ROWS, LEFT_FRAME:].astype(int)
     marks = (np.abs(road - np.median(road, axis=2, keepdims=True)) > MARK).any(axis=1)  # lines and cars
     left, right = marks.argmax(axis=1), marks.shape[1] - 1 - marks[:, ::-1].argmax(axis=1)
-    away = np.abs((left + right) / 2 + LEFT_FRAME - OWN_X)
-    return np.where(right - left > ROAD_WIDTH, 1 - away / EDGE, 0).clip(0, 1)
+    return np.where(right - left > ROAD_WIDTH, (left + right) / 2 + LEFT_FRAME - OWN_X, np.nan)
 
 
 def front_foot(observations: Floats) -> Floats:

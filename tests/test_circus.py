@@ -94,10 +94,10 @@ def test_cars_passed_count_before_gas_and_gas_before_the_brake() -> None:
 
 
 def test_gas_counts_in_the_middle_of_the_road() -> None:
-    """On a real road: who keeps to the right with the gas down ends at its edge."""
+    """On a real road: who keeps to one side with the gas down ends at its edge, and either edge is as far away."""
     env_id = "ALE/Enduro-v5"
     names = env_info(env_id).action_names
-    gas, right, brake = names.index("FIRE"), names.index("RIGHTFIRE"), names.index("DOWN")
+    gas, right, left, brake = (names.index(name) for name in ("FIRE", "RIGHTFIRE", "LEFTFIRE", "DOWN"))
 
     def driven(action: int) -> Segment:
         with closing(make_vec_env(env_id, 1, seed=3, n_threads=1, whole_games=True)) as env:
@@ -106,11 +106,16 @@ def test_gas_counts_in_the_middle_of_the_road() -> None:
         shown = np.array(pictures[-25:])
         return Segment(env_id, shown, np.full(25, gas), np.zeros(25, np.float32), 1, 0, 0, 15.0)
 
-    middle, edge = driven(gas), driven(right)
-    assert circus.in_the_middle(middle.observations).mean() > 0.7 > 0.2 > circus.in_the_middle(edge.observations).max()
-    assert circus.racing(middle).sum() > circus.racing(edge).sum() + 10
-    passed, braked = replace(edge, rewards=np.ones(25, np.float32)), replace(middle, actions=np.full(25, brake))
+    middle, edges = driven(gas), [driven(right), driven(left)]
+    assert circus.in_the_middle(middle.observations).mean() > 0.7
+    assert max(circus.in_the_middle(edge.observations).max() for edge in edges) < 0.2
+    one, other = (circus.from_the_middle(edge.observations).mean() for edge in edges)
+    assert one < -8 and other > 8 and abs(one + other) < 2
+    assert circus.racing(middle).sum() > circus.racing(edges[0]).sum() + 10
+    passed, braked = replace(edges[0], rewards=np.ones(25, np.float32)), replace(middle, actions=np.full(25, brake))
     assert circus.racing(passed).sum() > circus.racing(middle).sum() > 0 > circus.racing(braked).sum()
+    steered = replace(middle, actions=np.full(25, right))
+    assert circus.racing(middle).sum() > circus.racing(steered).sum() > circus.racing(braked).sum()
 
 
 def test_a_car_is_alongside_where_people_see_one() -> None:
