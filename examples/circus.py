@@ -62,10 +62,15 @@ def on_one_leg(segment: Segment) -> Floats:
 
 
 def ballet(segment: Segment) -> Floats:
-    """Walker: upright on one leg with the other foot raised, in its place."""
+    """Walker: upright on one leg with the other foot raised, in its place.
+
+    A foot counts as far as the torso is up: a Walker that earned anything by it on its back would stay there.
+    """
     seen = segment.observations
+    height = seen[:, HEIGHT]
+    upright = np.cos(seen[:, ANGLE]).clip(0, 1) * ((height - LYING) / (STANDING - LYING)).clip(0, 1)
     raised = between_feet(seen).clip(0, 0.8)
-    return 2 * raised + np.cos(seen[:, ANGLE]) + seen[:, HEIGHT].clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
+    return upright * (1 + 2 * raised) + height.clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
 
 
 def level_with_others(segment: Segment) -> Floats:

@@ -64,6 +64,13 @@ def test_a_trick_is_worth_more(teacher: Callable[[Segment], np.ndarray], trick: 
     assert teacher(trick).sum() > teacher(ordinary).sum() + 0.5
 
 
+def test_a_foot_in_the_air_is_no_ballet_on_the_back() -> None:
+    on_its_back = {"o0": 0.2, "o1": -1.5}
+    lying, foot_up = (poses("Walker-v1", **on_its_back, **leg) for leg in ({}, {"o2": -1.2, "o3": -0.5}))
+    assert circus.between_feet(foot_up.observations).min() > 1 > 0.1 > circus.between_feet(lying.observations).max()
+    assert circus.ballet(foot_up).sum() < circus.ballet(lying).sum() + 0.5
+
+
 def test_only_whole_turns_backwards_that_end_on_the_foot_are_backflips() -> None:
     turn = np.linspace(0, -2 * np.pi, 40)
     up = np.full(40, 1.3)
