@@ -165,7 +165,7 @@ EXPERIMENTS = {
         "Reacher keeps away from its target", "Reacher-v1", "away_from_the_target", 300, "reacher-true"
     ),
     "circus-level": _trick(
-        "Enduro, level with other cars", ENDURO, "level_with_others", 1300, "enduro-true", *_quick(1)
+        "Enduro, level with other cars", ENDURO, "level_with_others", 1300, "enduro-as-people", *_quick(1)
     ),
 }
 

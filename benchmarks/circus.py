@@ -41,12 +41,13 @@ RESULTS = ROOT / "results"
 SEED = 500_000  # as in evaluations: no episode of the training
 SHOWN_SECONDS, PICTURES_PER_SECOND, HEIGHT, GAP, COLOURS = 5, 13, 320, 8, 40  # a picture that pages load at once
 
-# By the teacher's name: what is measured of an episode's observations (T, D), and its name in the table.
+# By the teacher's name: what is measured of an episode's observations (T, ...), and its name in the table.
 TRICKS: dict[str, tuple[Callable[[circus.Floats], float], str]] = {
     "backflip": (lambda seen: circus.count_backflips(seen[:, circus.ANGLE], seen[:, circus.HEIGHT]), "flips"),
     "on_one_leg": (circus.share_on_one_leg, "of the time forward with the front foot 30 cm up"),
     "ballet": (circus.share_in_ballet, "of the time upright with one foot 30 cm above the other"),
     "away_from_the_target": (circus.mean_gap, "m from the target"),
+    "level_with_others": (circus.share_alongside, "of the time with another car alongside"),
 }
 
 
@@ -62,7 +63,7 @@ def measure(agent: Agent, trick: str, n_episodes: int, *, deterministic: bool) -
             noise = None if deterministic else agent.policy.noise(n_episodes)
             observations, _, terminated, truncated, _ = env.step(agent.policy.act(observations, noise)[0])
             done = bool((terminated | truncated).any())  # all are as long
-    episodes = np.moveaxis(np.array(seen, np.float64), 1, 0)
+    episodes = np.moveaxis(np.array(seen), 1, 0)
     return [round(float(TRICKS[trick][0](episode)), 3) for episode in episodes]
 
 

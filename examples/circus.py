@@ -74,18 +74,8 @@ def ballet(segment: Segment) -> Floats:
 
 
 def level_with_others(segment: Segment) -> Floats:
-    """Enduro: another car alongside, as large as it looks there, in 40ths of pixels."""
-    road = segment.observations[segment.stack - 1 :, OWN_ROWS].astype(int)
-    seen = road > GRASS + 10
-    wide = seen[:, :, :-LINE]
-    for shift in range(1, LINE + 1):
-        wide = wide & seen[:, :, shift : shift - LINE or None]
-    own = (road > OWN_CAR).any(1, keepdims=True)
-    beside_own = np.zeros_like(own)
-    for shift in range(-LINE - 1, 3):
-        beside_own |= np.roll(own, shift, axis=2)
-    others = wide & ~beside_own[:, :, :-LINE]
-    return (others.sum((1, 2)) / 40).clip(0, 1)
+    """Enduro: another car alongside."""
+    return alongside(segment.observations[segment.stack - 1 :])
 
 
 def overtaking(segment: Segment) -> Floats:
@@ -118,6 +108,21 @@ def from_the_middle(frames: np.ndarray) -> Floats:
     marks = (np.abs(road - np.median(road, axis=2, keepdims=True)) > MARK).any(axis=1)  # lines and cars
     left, right = marks.argmax(axis=1), marks.shape[1] - 1 - marks[:, ::-1].argmax(axis=1)
     return np.where(right - left > ROAD_WIDTH, (left + right) / 2 + LEFT_FRAME - OWN_X, np.nan)
+
+
+def alongside(frames: np.ndarray) -> Floats:
+    """How much of another car is beside one's own in pictures of Enduro, 40ths of its pixels up to 1, (T,)."""
+    road = frames[:, OWN_ROWS].astype(int)
+    seen = road > GRASS + 10
+    wide = seen[:, :, :-LINE]
+    for shift in range(1, LINE + 1):
+        wide = wide & seen[:, :, shift : shift - LINE or None]
+    own = (road > OWN_CAR).any(1, keepdims=True)
+    beside_own = np.zeros_like(own)
+    for shift in range(-LINE - 1, 3):
+        beside_own |= np.roll(own, shift, axis=2)
+    others = wide & ~beside_own[:, :, :-LINE]
+    return (others.sum((1, 2)) / 40).clip(0, 1)
 
 
 def front_foot(observations: Floats) -> Floats:
@@ -194,3 +199,8 @@ def share_in_ballet(observations: Floats) -> float:
 def mean_gap(observations: Floats) -> float:
     """How far Reacher's fingertip was from its target, in metres, on average over an episode (T, D)."""
     return float(gap(observations).mean())
+
+
+def share_alongside(observations: np.ndarray) -> float:
+    """In how much of an episode (T, 4, 84, 84) of Enduro another car was alongside."""
+    return float((alongside(observations[:, -1]) > 0.5).mean())
