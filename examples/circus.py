@@ -84,12 +84,12 @@ def overtaking(segment: Segment) -> Floats:
 
 
 def racing(segment: Segment) -> Floats:
-    """Enduro, as `overtaking`, but gas counts in the middle of the road alone, and straight on a little more.
+    """Enduro, as `overtaking`, but gas counts straight on, or in the middle of the road, and in both cases double.
 
     A beginner who keeps steering to one side drives along the road's edge, where all is equally bad whatever one does.
     """
     gas = _driving(segment, in_the_middle(segment.observations[segment.stack - 1 :]))
-    return gas + 0.3 * (segment.actions == STRAIGHT_ON)
+    return gas + (segment.actions == STRAIGHT_ON)
 
 
 def _driving(segment: Segment, gas: Floats | float) -> Floats:
