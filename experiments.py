@@ -87,7 +87,7 @@ def _bodies() -> dict[str, Experiment]:
 
 
 # glucard's set-up: whole games by PPO with a memory, as many steps, and a predictor that sees actions; the person is a
-# script. What gas and steering do is seen soon, and a driver who is sure of one action drives along the road's edge.
+# script. What gas and steering do is seen soon, hence the short discount.
 BRIEF = (
     *("--whole_games", "--algo", "ppo", "--policy_network", "nature_lstm", "--n_envs", "8", "--n_steps", "64"),
     *("--ppo_epochs", "4", "--ppo_minibatches", "4", "--lr", "5e-4", "--lr_zero_million_timesteps", "0"),
