@@ -47,7 +47,7 @@ TRICKS: dict[str, tuple[Callable[[circus.Floats], float], str]] = {
     "on_one_leg": (circus.share_on_one_leg, "of the time forward with the front foot 30 cm up"),
     "ballet": (circus.share_in_ballet, "of the time upright with one foot 30 cm above the other"),
     "away_from_the_target": (circus.mean_gap, "m from the target"),
-    "level_with_others": (circus.share_alongside, "of the time with another car alongside"),
+    "level_with_others": (circus.share_alongside, "of the time with another car alongside for two thirds of a second"),
 }
 
 

@@ -33,6 +33,7 @@ GAS, BRAKE = (STRAIGHT_ON, 7, 8), (4, 5, 6)  # its actions with FIRE, and with D
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
 ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 45  # just before one's own car, which the picture follows
 MARK, ROAD_WIDTH, EDGE = 12, 30, 10  # greys of a line, and pixels: from line to line, and from the middle to its edge
+BESIDE = 0.3  # of `alongside`: a car, and not what a line may look like
 LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
@@ -74,8 +75,12 @@ def ballet(segment: Segment) -> Floats:
 
 
 def level_with_others(segment: Segment) -> Floats:
-    """Enduro: another car alongside."""
-    return alongside(segment.observations[segment.stack - 1 :])
+    """Enduro: another car alongside, and the longer the better.
+
+    One that passes is there for half a second, and of such who stands still sees more than anybody.
+    """
+    beside = alongside(segment.observations[segment.stack - 1 :])
+    return beside * steps_alongside(beside)
 
 
 def overtaking(segment: Segment) -> Floats:
@@ -123,6 +128,14 @@ def alongside(frames: np.ndarray) -> Floats:
         beside_own |= np.roll(own, shift, axis=2)
     others = wide & ~beside_own[:, :, :-LINE]
     return (others.sum((1, 2)) / 40).clip(0, 1)
+
+
+def steps_alongside(beside: Floats) -> NDArray[np.intp]:
+    """For how many steps up to now one car or another has been beside one's own, (T,) of `alongside`."""
+    steps = np.zeros(len(beside), np.intp)
+    for t in np.flatnonzero(beside > BESIDE):
+        steps[t] = 1 + (steps[t - 1] if t else 0)
+    return steps
 
 
 def front_foot(observations: Floats) -> Floats:
@@ -202,5 +215,5 @@ def mean_gap(observations: Floats) -> float:
 
 
 def share_alongside(observations: np.ndarray) -> float:
-    """In how much of an episode (T, 4, 84, 84) of Enduro another car was alongside."""
-    return float((alongside(observations[:, -1]) > 0.5).mean())
+    """In how much of an episode (T, 4, 84, 84) of Enduro a car was alongside, and had been for 10 steps."""
+    return float((steps_alongside(alongside(observations[:, -1])) > 10).mean())

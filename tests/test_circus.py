@@ -136,13 +136,20 @@ def test_a_car_is_alongside_where_people_see_one() -> None:
             views.append(env.watch()[0].copy())
     n = len(pictures)
     shown = Segment(env_id, np.array(pictures), np.zeros(n, np.int64), np.zeros(n, np.float32), 1, 0, 0, 15.0)
-    scores = circus.level_with_others(shown)
+    scores = circus.alongside(shown.observations)
     rows = np.array(views)[:, 128:152, 10:].astype(int)
     red, green, blue = np.moveaxis(rows, -1, 0)
     coloured = ((blue > 60) | (red > 100)) & ~((red == green) & (green == blue))
     share = coloured.mean((1, 2))
     assert (scores > 0.6).sum() > 5 and (scores == 0).sum() > 100
     assert share[scores > 0.6].min() > 0.02 and share[scores == 0].mean() < 0.005
+    seen = circus.steps_alongside(scores)
+    assert (circus.level_with_others(shown) == scores * seen).all() and 3 < seen.max() < 10, "they pass"
+
+
+def test_staying_alongside_counts_more_than_passing_by() -> None:
+    beside = np.array([0, 1, 0, 1, 1, 0.2, 1, 0.5, 1])
+    assert circus.steps_alongside(beside).tolist() == [0, 1, 0, 1, 2, 0, 1, 2, 3]
 
 
 def test_an_agents_tricks_are_measured() -> None:
