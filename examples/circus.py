@@ -71,7 +71,7 @@ def ballet(segment: Segment) -> Floats:
     height = seen[:, HEIGHT]
     upright = np.cos(seen[:, ANGLE]).clip(0, 1) * ((height - LYING) / (STANDING - LYING)).clip(0, 1)
     raised = between_feet(seen).clip(0, 0.8)
-    return upright * (1 + 2 * raised) + height.clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
+    return upright * (1 + 6 * raised) + height.clip(0, 1.3) - 0.2 * np.abs(seen[:, WALKER_VELOCITY])
 
 
 def level_with_others(segment: Segment) -> Floats:
