@@ -140,7 +140,8 @@ class ObservationEncoder:
         shape = box.shape
         self._n_stacked = shape[0] if len(shape) == 4 else 1
         one = shape[-3:] if len(shape) >= 3 else (1, *shape)
-        self._channels_last = one[0] == one[1] or one[2] < one[0]  # a board may have more planes than squares to a side
+        # A board may have more planes than squares to a side.
+        self._channels_last = one[0] == one[1] or (one[1] != one[2] and one[2] < one[0])
         planes, height, width = (one[2], one[0], one[1]) if self._channels_last else one
         planes *= self._n_stacked
         if len(shape) > 4 or planes > MAX_PLANES or min(height, width) < 2:
