@@ -200,9 +200,8 @@ class Settings:
                 labels_per_step=0.1,
             )
         # A checkpoint holds plain values alone: one with NumPy's could never be loaded.
-        plain = {name: value.item() for name, value in vars(network).items() if isinstance(value, np.generic)}
-        plain["reward_predictor_ckpt_interval"] = self.reward_predictor_ckpt_interval
-        return replace(network, **plain)
+        changed = plain(network) | {"reward_predictor_ckpt_interval": self.reward_predictor_ckpt_interval}
+        return replace(network, **changed)
 
     @property
     def prefs_config(self) -> PrefsConfig:
@@ -214,6 +213,11 @@ class Settings:
             clip_steps=self.segment_length,
             label_schedule="constant",
         )
+
+
+def plain(settings: Settings | PredictorConfig) -> dict[str, Any]:
+    """Python's own values of the fields that have NumPy's."""
+    return {name: value.item() for name, value in vars(settings).items() if isinstance(value, np.generic)}
 
 
 def _is_importable(thing: Any, mp_context: str) -> bool:
@@ -284,6 +288,7 @@ class PreferenceSystem:
         can_render: bool,
     ) -> None:
         settings.check()
+        settings = replace(settings, **plain(settings))  # SQLite, and what crosses to other processes, takes no others
         log.setLevel(settings.env_wrapper_log_level)
         self.settings, self.n_envs = settings, n_envs
         pretrained: tuple[Path, dict[str, Any]] | None = None  # a predictor's checkpoint, and what is in it

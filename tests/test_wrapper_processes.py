@@ -239,6 +239,14 @@ def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> 
             env.reset()
 
 
+def test_numpys_whole_numbers_are_as_good_as_pythons(tmp_path: Path) -> None:
+    """They come from sweeps; SQLite does not take them."""
+    settings = {**{name: np.int64(value) for name, value in QUICK.items()}, "seed": np.int64(3)}
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, train_reward=False, log_dir=tmp_path)
+    step_until(env, lambda: env.pref_db_size.value >= 6)
+    env.close()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a wrapper whose predictor was trained on CartPole."""
