@@ -272,8 +272,6 @@ def validate(config: RunConfig) -> None:
         "lr": policy.lr,
         "max_kl": policy.max_kl,
         "init_noise_std": policy.init_noise_std,
-        "reward_predictor_learning_rate": predictor.reward_predictor_learning_rate,
-        "reward_std": predictor.reward_std,
     }
     for name, number in positive.items():
         if not 0 < number < float("inf"):
@@ -291,13 +289,6 @@ def validate(config: RunConfig) -> None:
         "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "explore_million_timesteps": (policy.explore_million_timesteps, 0),
-        "ensemble_size": (predictor.ensemble_size, 1),
-        "label_buffer": (predictor.label_buffer, 1),
-        "n_initial_epochs": (predictor.n_initial_epochs, 1),
-        "labels_per_step": (predictor.labels_per_step, 0),
-        "label_batch_size": (predictor.label_batch_size, 1),
-        "crop_steps": (predictor.crop_steps, 0),
-        "reward_predictor_ckpt_interval": (predictor.reward_predictor_ckpt_interval, 1),
         "n_initial_prefs": (prefs.n_initial_prefs, 0),
         "n_initial_rounds": (prefs.n_initial_rounds, 1),
         "max_prefs": (prefs.max_prefs, 0),
@@ -310,6 +301,7 @@ def validate(config: RunConfig) -> None:
     for name, (value, least) in at_least.items():
         if not least <= value < float("inf"):
             raise UserError(f"--{name} must be {least} or more{' and finite' * (value > least)}, not {value}.")
+    predictor.check("--")
     check_seed(config.seed)
     if prefs.teacher_end_penalty and ":" in prefs.teacher:
         raise UserError(
@@ -339,13 +331,8 @@ def validate(config: RunConfig) -> None:
     for name, share in shares.items():
         if share is not None and not 0 <= share <= 1:
             raise UserError(f"--{name} must lie between 0 and 1, not {share}.")
-    for name, share in (("dropout", predictor.dropout), ("label_error_rate", predictor.label_error_rate)):
-        if not 0 <= share < 1:
-            raise UserError(f"--{name} must be at least 0 and below 1, not {share}.")
     if not config.resume:
         _validate_ensemble(config)
-    if predictor.l2 != "adaptive" and not 0 <= predictor.l2 < float("inf"):
-        raise UserError(f"--l2 must be 'adaptive' or a number of 0 or more, not {predictor.l2}.")
     if isinstance(prefs.wait_for_labels, float) and not 0 <= prefs.wait_for_labels <= 1:
         raise UserError(
             f"--wait_for_labels must be never, initial or a share from 0 to 1, not {prefs.wait_for_labels}."

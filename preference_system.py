@@ -163,6 +163,8 @@ class Settings:
                 "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
                 f"makes a torch module of the shape of an observation, or None, not {network!r}."
             )
+        if isinstance(network, PredictorConfig):
+            network.check()
         if getattr(network, "reward_target", None) == "true_return" and not self.synthetic_prefs:
             raise UserError(
                 "reward_target 'true_return' learns from the true reward whatever people answer: leave it out, or set "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 import networks
 from channels import WeightsBoard
+from errors import UserError
 from pair_batches import observations_of
 from pref_db import Segment
 
@@ -89,6 +91,42 @@ class PredictorConfig:
     def bootstraps(self) -> bool:
         """Whether members are trained on bootstraps; a single predictor has all labels."""
         return self.bootstrap and self.ensemble_size > 1
+
+    def check(self, flag: str = "") -> None:
+        """Raises UserError if a number or a name cannot work; `flag` stands before what it is called: `--`."""
+        whole = {
+            "ensemble_size": 1,
+            "label_buffer": 1,
+            "n_initial_epochs": 1,
+            "label_batch_size": 1,
+            "crop_steps": 0,
+            "reward_predictor_ckpt_interval": 1,
+        }
+        least, most, below_one = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
+        numbers = {
+            "reward_predictor_learning_rate": (least, most, "a number above 0"),
+            "reward_std": (least, most, "a number above 0"),
+            "labels_per_step": (0.0, most, "0 or more and finite"),
+            "dropout": (0.0, below_one, "at least 0 and below 1"),
+            "label_error_rate": (0.0, below_one, "at least 0 and below 1"),
+            "l2": (0.0, most, "'adaptive' or a number of 0 or more"),
+        }
+        names = {
+            "reward_predictor_network": ("cnn", "feature_points"),
+            "reward_target": ("preferences", "true_return"),
+        }
+        for name, at_least in whole.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or value < at_least:
+                raise UserError(f"{flag}{name} must be a whole number, {at_least} or more, not {value!r}.")
+        for name, (low, high, words) in numbers.items():
+            value = getattr(self, name)
+            works = isinstance(value, (int, float, np.number)) and low <= value <= high
+            if not works and (name, value) != ("l2", "adaptive"):
+                raise UserError(f"{flag}{name} must be {words}, not {value!r}.")
+        for name, known in names.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{flag}{name} must be {' or '.join(known)}, not {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)

@@ -692,6 +692,25 @@ def test_the_predictors_settings_can_all_be_chosen() -> None:
     assert (chosen.ensemble_size, chosen.dropout, chosen.reward_predictor_ckpt_interval) == (2, 0.5, 7)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ensemble_size", 0, "a whole number, 1 or more, not 0"),  # whose rewards were NaN
+        ("label_batch_size", 1.5, "a whole number, 1 or more, not 1.5"),
+        ("reward_std", 0, "a number above 0, not 0"),
+        ("reward_predictor_learning_rate", "1e-3", "a number above 0, not '1e-3'"),
+        ("dropout", 2.0, "at least 0 and below 1, not 2.0"),
+        ("label_error_rate", np.nan, "at least 0 and below 1, not nan"),
+        ("l2", "adaptiv", "'adaptive' or a number of 0 or more, not 'adaptiv'"),
+        ("reward_predictor_network", "rnn", "cnn or feature_points, not 'rnn'"),
+    ],
+)
+def test_settings_of_the_predictor_that_cannot_work_are_refused(name: str, value: Any, words: str) -> None:
+    config = replace(drlhp.PredictorConfig(), **{name: value})
+    with pytest.raises(UserError, match=f"^{name} must be {words}\\.$"):
+        HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), config, **NOBODY)
+
+
 def test_numpys_numbers_among_the_predictors_settings_can_be_saved_and_loaded(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
     numbers: dict[str, Any] = {"reward_std": np.sqrt(4.0), "ensemble_size": np.int64(2)}
