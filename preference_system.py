@@ -400,6 +400,11 @@ class PreferenceSystem:
                 "the wrapper starts processes, each of which imports your script first: put what the script does "
                 "under `if __name__ == '__main__':`."
             )
+        if self.settings.mp_context != "fork" and getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+            raise UserError(
+                "the wrapper starts processes, each of which imports your script, and cannot where that is read from "
+                "the standard input: put it in a file, or set mp_context='fork'."
+            )
         if process.daemon:
             raise UserError(
                 "a worker of a vector environment cannot start processes: wrap the vector environment as a whole "

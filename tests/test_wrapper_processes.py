@@ -564,6 +564,22 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1 and "put what the script does under `if __name__ == '__main__':`" in done.stderr
 
 
+def test_a_script_that_is_read_from_the_standard_input_is_told(tmp_path: Path) -> None:
+    """No other process can import it; a fork need not."""
+    script = "import gymnasium, drlhp; drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'){}).close()"
+    for more, status, words in (("", 1, "put it in a file, or set mp_context='fork'."), (", mp_context='fork'", 0, "")):
+        done = subprocess.run(
+            [sys.executable],
+            input=script.format(more),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == status and words in done.stderr and "FileNotFoundError" not in done.stderr
+
+
 def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=400, log_dir=tmp_path)
     with pytest.raises(UserError, match="none of 50 episodes of CartPole-v1 lasted for half of segment_length 400"):
