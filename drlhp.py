@@ -184,7 +184,7 @@ class HumanPreferencesEnvWrapper(
         encoded = encoder.encode(np.asarray([action]) if encoder.takes_arrays else [action])
         self.system.begin_step(self._before, encoded, self._views())
         observation, reward, terminated, truncated, info = self.env.step(action)
-        true = np.array([reward], np.float64)
+        true = np.array(reward, np.float64).reshape(1)  # some return an array of one
         done, valid = np.array([terminated or truncated]), np.array([not self._resetting])
         predicted = self.system.end_step(true, done, valid)
         self._resetting = bool(done[0])

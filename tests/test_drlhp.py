@@ -160,6 +160,16 @@ def test_without_a_predictor_a_switch_warns_and_rewards_are_true() -> None:
     wrapped.close()
 
 
+@pytest.mark.parametrize("reward", [3, np.float16(3), np.array(3.0), np.array([3.0])])
+@pytest.mark.parametrize("settings", [NOBODY, {"train_reward": False, "segment_length": 1}])
+def test_a_reward_may_be_a_number_of_any_kind(reward: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    inner = gymnasium.wrappers.TransformReward(LampEnv(), lambda _: reward)
+    wrapped = HumanPreferencesEnvWrapper(inner, **settings, obs_transform_func=picture_of, log_dir=tmp_path)
+    wrapped.reset()
+    assert wrapped.step(np.array([1, 2]))[4]["true_reward"] == 3.0
+    wrapped.close()
+
+
 @pytest.mark.parametrize("collect_prefs", [False, True])
 def test_segments_are_counted_while_they_are_collected(tmp_path: Path, collect_prefs: bool) -> None:
     """Of 30 steps there are three segments of ten, as in the earlier package."""
