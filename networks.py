@@ -451,12 +451,15 @@ class OwnNetwork(nn.Module):
 
     Shape: uint8 (B, C, H, W) or float32 (B, D) -> (members, B, F).
 
-    Raises UserError if what it makes gives no features.
+    Raises UserError if what it makes is no network, or gives no features.
     """
 
     def __init__(self, make: MakeNetwork, observation_shape: tuple[int, ...], n_members: int) -> None:
         super().__init__()
-        self.members = nn.ModuleList(make(observation_shape) for _ in range(n_members))
+        members = [make(observation_shape) for _ in range(n_members)]
+        if not isinstance(members[0], nn.Module):
+            raise UserError(f"reward_predictor_network made {members[0]!r}: let it make a torch module.")
+        self.members = nn.ModuleList(members)
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.momentum = 1.0  # the statistics of the last batch, see `settle_batchnorm`

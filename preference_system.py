@@ -161,7 +161,7 @@ class Settings:
         ):
             raise UserError(
                 "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
-                f"makes a torch module of the shape of an observation, or None, not {network!r}."
+                f"makes a torch module of the shape of an observation, or None, not {' '.join(repr(network).split())}."
             )
         if isinstance(network, PredictorConfig):
             network.check()
@@ -185,7 +185,7 @@ class Settings:
     def make_network(self) -> MakeNetwork | None:
         """The user's own network, if there is one."""
         network = self.reward_predictor_network
-        return network if callable(network) else None
+        return network if callable(network) and not isinstance(network, torch.nn.Module) else None
 
     def predictor_config(self, kind: str) -> PredictorConfig:
         """The predictor's settings for observations of that kind; rewards have a deviation of 1, not the paper's 0.05,

@@ -435,6 +435,8 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         (cartpole, {"prefs_dir": "shorter"}, UserError, r"observations of shape \(2,\), not of \(4,\)"),
         (cartpole, {"reward_predictor_network": lambda shape: Waves(shape)}, UserError, "top level of a module"),
         (cartpole, {**NOBODY, "reward_predictor_network": lambda _: torch.nn.Flatten(0)}, UserError, "features"),
+        (cartpole, {**NOBODY, "reward_predictor_network": lambda _: None}, UserError, "made None: let it make"),
+        (cartpole, {"reward_predictor_network": Waves((4,))}, UserError, r"a function that makes.*not Waves\( \(mix\)"),
         (
             cartpole,
             {**NOBODY, "pretrained_reward_predictor_dir": "cartpole", "reward_predictor_network": Waves},
