@@ -109,8 +109,9 @@ class ObservationEncoder:
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""
         planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]
-        in_colour = self.channels == 3 and len(planes) % 3 == 0
-        newest = planes[-3:] if in_colour else np.repeat(planes[-1:], 3, axis=0)
+        n = self.channels
+        in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth is depth, or how opaque the colours are
+        newest = planes[-n:][:3] if in_colour else np.repeat(planes[-1:], 3, axis=0)
         return np.moveaxis(newest, 0, -1).repeat(zoom, axis=0).repeat(zoom, axis=1)
 
     def _transformed_space(self, transform: Transform) -> Box:

@@ -61,6 +61,9 @@ def test_what_is_bright_stays_bright_where_it_was() -> None:
     np.testing.assert_array_equal(ObservationEncoder(forms[0][0]).view(picture, zoom=1), picture)
     gray = ObservationEncoder(forms[0][0], gray=True)
     assert gray.shape == (1, 84, 84) and gray.encode(picture[None])[0, 0, 0, 0] == 85
+    four = np.concatenate([picture, np.full((168, 168, 1), 255, np.uint8)], axis=2)  # with how opaque it is
+    opaque = ObservationEncoder(Box(0, 255, four.shape, np.uint8), channels=4)
+    np.testing.assert_array_equal(opaque.view(four, 1), picture)
     stack = np.stack([np.zeros_like(picture), picture])
     np.testing.assert_array_equal(ObservationEncoder(Box(0, 255, stack.shape, np.uint8)).view(stack, 1), picture)
 
