@@ -11,6 +11,7 @@ See docs/wrapper.md for what runs where, and `Settings` for every argument.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import weakref
 from pathlib import Path
@@ -36,7 +37,6 @@ __all__ = [
     "CheckpointError",
     "ChildError",
     "HumanPreferencesEnvWrapper",
-    "HumanPreferencesSB3VecEnv",
     "HumanPreferencesVectorEnv",
     "PredictorConfig",
     "PrefDBError",
@@ -44,6 +44,8 @@ __all__ = [
     "SpaceError",
     "UserError",
 ]
+if importlib.util.find_spec("stable_baselines3"):  # else an import of all names would fail
+    __all__ += ["HumanPreferencesSB3VecEnv"]
 
 FOR_EACH = (
     "HumanPreferencesEnvWrapper takes a gymnasium.Env, HumanPreferencesVectorEnv a gymnasium.vector.VectorEnv, "

@@ -92,6 +92,11 @@ def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_
             assert Path(done.stdout.strip()) == packages / "drlhp"
 
 
+def test_all_names_can_be_imported_without_stable_baselines3() -> None:
+    script = "import sys; sys.modules['stable_baselines3'] = None; from drlhp import *; HumanPreferencesEnvWrapper"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
 def test_an_editable_installation_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """The package's modules are written anew, so there is nothing that it could point to."""
     command = [sys.executable, "-c", "from setuptools.build_meta import build_editable; build_editable('.')"]
