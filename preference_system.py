@@ -56,6 +56,7 @@ DEFAULT_FPS = 30.0
 N_WATCHED = 2  # environments whose pictures are kept for people
 SEGMENTS_LOOKED_AT = 100  # of loaded preferences, to see whether they are this environment's
 SHORT_EPISODES = 50  # none of so many gave a segment: none will
+MOST_SEEDS = 2**62  # SQLite takes 63 bits, and environments have seeds some way beyond this one
 Network = Literal["cnn", "feature_points"]
 
 
@@ -136,6 +137,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or value < minimum:
                 raise UserError(f"{name} must be a whole number, {minimum} or more, not {value!r}.")
+        if self.seed >= MOST_SEEDS:
+            raise UserError(f"seed must be below 2^62, not {self.seed}.")
         for name in ("log_dir", "prefs_dir", "pretrained_reward_predictor_dir"):
             place = getattr(self, name)
             if not (isinstance(place, (str, Path)) or (place is None and name != "log_dir")):

@@ -431,6 +431,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         (cartpole, {"synthetic_prefs": "False"}, UserError, "synthetic_prefs must be True or False, not 'False'"),
         (cartpole, {"reward_predictor_log_level": "quiet"}, UserError, "must be a level of logging.*not 'quiet'"),
         (cartpole, {"seed": -1}, UserError, "seed must be a whole number, 0 or more, not -1"),
+        (cartpole, {"seed": 2**63}, UserError, r"seed must be below 2\^62, not 9223372036854775808"),
         (cartpole, {"obs_transform_func": "flat"}, UserError, "obs_transform_func must be a function"),
         (cartpole, {"prefs_dir": "shorter"}, UserError, r"observations of shape \(2,\), not of \(4,\)"),
         (cartpole, {"reward_predictor_network": lambda shape: Waves(shape)}, UserError, "top level of a module"),
