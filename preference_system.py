@@ -777,6 +777,12 @@ class PreferenceSystem:
             return None
         return found[-1]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of. Raises UserError where processes belong to it."""
+        if self.channels is not None:
+            raise UserError("a wrapper with processes beside it cannot be copied: make a new one where you need it.")
+        return vars(self)
+
     def close(self) -> None:
         """Ends the processes, which write what they have learned; may be called twice."""
         if self.closed or os.getpid() != self._process:  # a fork of the program ends nothing that is not its own

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import queue
 import shutil
 import signal
@@ -244,6 +246,15 @@ def test_numpys_whole_numbers_are_as_good_as_pythons(tmp_path: Path) -> None:
     settings = {**{name: np.int64(value) for name, value in QUICK.items()}, "seed": np.int64(3)}
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, train_reward=False, log_dir=tmp_path)
     step_until(env, lambda: env.pref_db_size.value >= 6)
+    env.close()
+
+
+def test_a_wrapper_with_processes_is_not_copied(tmp_path: Path) -> None:
+    """Neither for an evaluation nor into the worker of a vector environment."""
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir=tmp_path)
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(UserError, match="cannot be copied: make a new one"):
+            copied(env)
     env.close()
 
 
