@@ -18,7 +18,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """What is told of an error, on one line; of a disk that is full and a file that may not be used with the fix."""
+    """What is told of an error, as one sentence; of a full disk and a file that may not be used with the fix."""
     if isinstance(error, OSError) and error.errno in FIXES:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
-    return str(error).split("\n")[0] or type(error).__name__
+    sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a name may go over two lines
+    return sentence if sentence.endswith("?") else f"{sentence}."

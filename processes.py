@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from channels import Channels, Failure
-from errors import UserError, told
+from errors import UserError, reason_of, told
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
 
@@ -60,7 +60,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         status = 0
     except Exception as error:
         is_user_error = isinstance(error, USER_ERRORS)
-        text = told(error) if is_user_error else f"{type(error).__name__}: {told(error)}"
+        text = told(error) if is_user_error else f"{type(error).__name__}: {reason_of(error)}"
         channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
         raise SystemExit(1) from None
     finally:

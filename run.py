@@ -58,7 +58,7 @@ from a2c.worker import PolicyWorker, run_worker
 from channels import Channels, Episode, Failure, WeightsBoard, drain
 from config import MODES, RunConfig, parse
 from envs import draw_states, env_info, make_vec_env
-from errors import told
+from errors import reason_of, told
 from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
 from initial_rounds import InitialRounds
 from label_queue import LabelQueue
@@ -431,8 +431,9 @@ def train(config: RunConfig) -> int:
             print(details or traceback.format_exc(), file=sys.stderr)
     except Exception as error:  # a mistake of ours: its traceback belongs in the log, not on the user's screen
         log.exception("unexpected error")
-        run.tell_failure(f"{type(error).__name__}: {error}")
-        print(f"run.py: {type(error).__name__}: {error}; the details are in {path / 'log.txt'}.", file=sys.stderr)
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        run.tell_failure(reason)
+        print(f"run.py: {reason}; the details are in {path / 'log.txt'}.", file=sys.stderr)
         print(go_on, flush=True)
         if config.debug:
             raise

@@ -207,6 +207,7 @@ class WebGatherer(QueueGatherer):
 
     def fail(self, why: str) -> None:
         """The last word of a run that ends by this, for those who label."""
+        why = why.removesuffix(".")
         self.trouble = f"the run has stopped ({why}); answers are kept"
         self._end(f"The run has stopped ({why}). Every answer is kept.")
 

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pages import write_between
 
 from envs import make_vec_env
+from errors import told
 from examples import circus
 from pref_db import PrefDB, store_path
 from processes import USER_ERRORS, UserError
@@ -156,4 +157,4 @@ if __name__ == "__main__":
     try:
         tyro.cli(main, use_underscores=True)
     except USER_ERRORS as error:
-        sys.exit(f"circus.py: {error}")
+        sys.exit(f"circus.py: {told(error)}")

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pages import write_between
 
+from errors import told
 from experiments import BODIES_LABELS
 from processes import USER_ERRORS, UserError
 from progress import draw_curves
@@ -311,4 +312,4 @@ if __name__ == "__main__":
     try:
         tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "readme": readme})
     except USER_ERRORS as error:
-        sys.exit(f"evidence.py: {error}")
+        sys.exit(f"evidence.py: {told(error)}")

@@ -22,6 +22,7 @@ def main() -> None:
     from parts import PARTS, device, pong_config
     from whole_runs import WHOLE_RUNS
 
+    from errors import told
     from processes import USER_ERRORS
     from run import n_threads, take_turns
 
@@ -31,7 +32,7 @@ def main() -> None:
     try:
         result = tyro.extras.subcommand_cli_from_dict({f.__name__: f for f in (*PARTS, *WHOLE_RUNS)})
     except USER_ERRORS as error:
-        sys.exit(f"measure.py: {error}")
+        sys.exit(f"measure.py: {told(error)}")
     print(json.dumps({**result, "device": device().type}))
 
 

@@ -108,8 +108,8 @@ class SheetStore:
         except ImportError as error:
             package = "s3fs" if protocol in S3 else "the package that it names"
             raise OSError(
-                f"--clips_url {place} needs another package ({error}): "
-                f".venv/bin/python -m pip install -c constraints.txt {package}"
+                f"--clips_url {place} needs another package ({error}): install it with "
+                f"`.venv/bin/python -m pip install -c constraints.txt {package}`."
             ) from error
         except Exception as error:  # each file system has errors of its own
             raise OSError(f"--clips_url {place} cannot be used ({_words(error)}); give a URL of fsspec's.") from error

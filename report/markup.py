@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 
+from errors import told
 from processes import USER_ERRORS
 from report.runs import Missing
 from run_folder import git_revision, short_revision
@@ -62,7 +63,7 @@ class Report:
         try:
             body = make(*arguments)
         except (Missing, *USER_ERRORS) as error:
-            body = missing(str(error))
+            body = missing(told(error))
         self.parts.append(f'<section id="{name}"><h{level}>{escape(title)}</h{level}>\n{body}</section>')
 
     def page(self, title: str) -> str:

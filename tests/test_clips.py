@@ -191,7 +191,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     for protocol in ("s3", "s3a"):  # which another test may have imported
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
-    with pytest.raises(OSError, match=r"s3://clips/run needs another package .* -m pip install .* s3fs$"):
+    with pytest.raises(OSError, match=r"s3://clips/run needs another package .* -m pip install .* s3fs`\.$"):
         SheetStore("s3://clips/run")
 
 

@@ -136,10 +136,10 @@ def progress(folder: Path) -> list[dict[str, str]]:
 
 
 def one_sentence(text: str) -> str:
-    """The message of a failed command: one line that begins with the program's name, and no traceback."""
+    """The message of a failed command: one line from the program's name to one full stop, and no traceback."""
     assert "Traceback" not in text, text
     lines = [line for line in text.strip().splitlines() if line]
-    assert len(lines) == 1 and lines[0].startswith("run.py: "), text
+    assert len(lines) == 1 and re.fullmatch(r"run\.py: .+[^.][.?]", lines[0]), text
     return lines[0]
 
 
@@ -507,6 +507,29 @@ def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expec
     assert result.returncode == 2, result.stdout + result.stderr
     assert re.search(expected, one_sentence(result.stderr))
     assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
+
+
+def test_whoever_refuses_ends_with_one_full_stop(tmp_path: Path) -> None:
+    steps = env_info(DOT).segment_length
+    segments = [segment for seed in range(2) if (segment := random_segment(DOT, seed, steps))]
+    with closing(PrefDB.create(tmp_path / "prefs.db", DOT, steps)) as db:
+        db.add_segments(segments)
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "token").write_text("none")
+    for words, expected in (
+        (("watch", "nowhere"), "nowhere does not exist"),  # of checkpoint.py
+        (("show_prefs", "nowhere"), "nowhere does not exist"),  # of pref_db.py
+        (("label", str(tmp_path), "--ui", "web", "--web_port", "0"), "token holds no token"),  # of label_server/
+        (("--resume", "no\nrun"), "no run does not exist; give"),  # a name over two lines
+    ):
+        result = subprocess.run(
+            [sys.executable, str(ROOT / "run.py"), *words],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env=environment(),
+        )
+        assert result.returncode == 2 and expected in one_sentence(result.stderr), result.stdout + result.stderr
 
 
 def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, status: int = 2) -> str:

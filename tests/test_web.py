@@ -259,7 +259,7 @@ def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog
         LabelQueue(db).beat("server", {"trouble": "clips cannot be kept"})
         for status in "bcd":
             gatherer.tell(status, {})
-        gatherer.fail("the a2c process failed: out of memory")
+        gatherer.fail("the a2c process failed: out of memory.")
         last = page_status(LabelQueue(db), tmp_path, time.time())
         assert last["trouble"] == "the run has stopped (the a2c process failed: out of memory); answers are kept"
         gatherer.close()
