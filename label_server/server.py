@@ -59,9 +59,10 @@ def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen()
-    except OSError as error:
+    except (OSError, TypeError) as error:  # the second for what cannot be the name of a host
         found.close()
-        raise OSError(f"cannot serve at {host}:{port} ({error.strerror}); choose another --web_port.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OSError(f"cannot serve at {host}:{port} ({reason}); choose another --web_port or --web_host.") from error
     return found
 
 

@@ -24,7 +24,7 @@ from channels import Episode
 from label import LabelConfig
 from label_queue import LabelQueue
 from label_server import Address
-from label_server.server import PROCESS
+from label_server.server import PROCESS, listen
 from label_server.status import EPISODE
 from label_server.status import status as page_status
 from pref_db import PrefDB, encode_frames
@@ -248,6 +248,11 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         words = ("gather_initial_prefs", DOT, "--ui", "web", "--web_port", port, "--run_name", "a")
         result = run(tmp_path, *words, status=1)
     assert "choose another --web_port" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_what_can_be_no_host_is_one_sentence() -> None:
+    with pytest.raises(OSError, match=r"^cannot serve at ü+:0 \(.+\); choose another --web_port or --web_host\.$"):
+        listen("ü" * 70, 0)
 
 
 def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
