@@ -20,7 +20,7 @@ import tyro
 import checkpoint
 from a2c.evaluation import read_evaluations
 from config import RunConfig, parse, settings
-from processes import UserError
+from processes import ChildError, UserError
 from run_folder import n_cores, read_config
 
 CORES_PER_RUN = 2
@@ -188,7 +188,8 @@ def reproduce(
         at_once: how many runs at the same time; by default as many as cores and memory allow.
 
     Raises:
-        UserError: there is no such experiment, a folder holds another one's run, or a run failed.
+        UserError: there is no such experiment, or a folder holds another one's run.
+        ChildError: a run failed.
     """
     if name is None:
         width = max(map(len, EXPERIMENTS))
@@ -238,7 +239,7 @@ def reproduce(
     if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
         report.report_command([*begun, "--output", str(page)])
     if failed:
-        raise UserError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
+        raise ChildError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
     if ordinary:
         video = ("--output", str(Path(log_dir) / f"{name}.mp4"))
         watch.watch_command([str(runs[0]), "--beside", str(wanted[-1][2]), "--deterministic", *video])

@@ -611,11 +611,11 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:  # who read what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
-    except USER_ERRORS as error:
+    except (ChildError, *USER_ERRORS) as error:
         if debug:
             traceback.print_exc()
         print(f"run.py: {told(error)}", file=sys.stderr)
-        return USER_ERROR
+        return FAILURE if isinstance(error, ChildError) else USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -19,8 +19,9 @@ from experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, re
 from pref_db import draw_with
 from processes import UserError
 from report import figures
-from run import CLOSED
+from run import CLOSED, FAILURE
 from run_folder import n_cores
+from tests.test_run import refused
 
 TINY = Experiment(
     "a trial",
@@ -75,7 +76,9 @@ def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monke
         assert sum(1 for _ in film.decode(video=0)) == 50
 
 
-def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
     (tmp_path / "trial-seed0").mkdir()  # no run folder
     with pytest.raises(UserError, match="trial-seed0"):
@@ -85,8 +88,8 @@ def test_a_seed_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "trial-seed0" / "config.json").write_text(json.dumps(record))
     (tmp_path / "trial-seed0" / "policy").mkdir()
     (tmp_path / "trial-seed0" / "policy" / "step-000000001000.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(UserError, match="seed0 did not finish"):
-        reproduce("trial", seeds=2, log_dir=str(tmp_path))
+    message = refused(capsys, tmp_path, "reproduce", "trial", "--seeds", "2", status=FAILURE)
+    assert "seed0 did not finish" in message
     assert is_done(tmp_path / "trial-seed1")
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text(), "those that came to their end"
 
