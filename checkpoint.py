@@ -99,11 +99,13 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: damaged or from a newer version.
+        OSError: it may not be read.
     """
-    try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # what torch raises for damaged input has no common base class
-        raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
+    with path.open("rb") as file:
+        try:
+            state = torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:  # what torch raises for damaged input has no common base class
+            raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int) or not {"kind", "env_id"} <= set(state):
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")
     if state["format"] > FORMAT:

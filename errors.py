@@ -5,6 +5,7 @@ import errno
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space on its disk"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow that"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG), "give another path"),
 }
 
 
@@ -18,7 +19,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """What is told of an error, as one sentence; of a full disk and a file that may not be used with the fix."""
+    """What is told of an error, as one sentence; where the system will not use a file, with the fix."""
     if isinstance(error, OSError) and error.errno in FIXES:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
     sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a name may go over two lines

@@ -189,7 +189,7 @@ def import_folder(folder: Path, target: Path) -> int:
         known = about["schema"] == EXCHANGE_VERSION and isinstance(env_id, str) and type(length) is int
         if known and not (_is_text(env_id) and 0 < length < 2**53):
             raise ValueError("env_id or segment_length")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} has no export.json; give a folder that `run.py export` has finished.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'export.json'} cannot be read ({error}); export again.") from error

@@ -126,7 +126,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json"
     if not path.is_dir():
-        raise UserError(f"{path} does not exist; give the folder of an earlier run, such as runs/NAME.")
+        what = "is no folder" if path.exists() else "does not exist"
+        raise UserError(f"{path} {what}; give the folder of an earlier run, such as runs/NAME.")
     try:
         config = json.loads(file.read_text())["config"]
     except FileNotFoundError:

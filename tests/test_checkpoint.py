@@ -11,6 +11,7 @@ from torch import nn
 
 import checkpoint
 from checkpoint import CheckpointError
+from errors import told
 
 ROOT = Path(checkpoint.__file__).parent
 POLICY = {"kind": "policy", "env_id": "CartPole-v1"}
@@ -97,6 +98,13 @@ def test_another_kind_environment_or_version_is_refused(tmp_path: Path, monkeypa
     newer = save(tmp_path, 2)
     monkeypatch.undo()
     assert "newer" in refusal(newer)
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "step-1.pt").mkdir()  # permissions do not bind root
+    with pytest.raises(IsADirectoryError) as caught:
+        checkpoint.read(tmp_path / "step-1.pt")
+    assert told(caught.value) == f"cannot use {tmp_path / 'step-1.pt'} (Is a directory): give another path."
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -534,7 +534,7 @@ def test_whoever_refuses_ends_with_one_full_stop(tmp_path: Path) -> None:
 
 def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, status: int = 2) -> str:
     """The one sentence of a command that cannot work, in this process: one of its own takes seconds to import."""
-    extra = () if words[0] in ("watch", "show_prefs") else ("--log_dir", str(log_dir))
+    extra = () if words[0] in ("watch", "show_prefs", "report", "import") else ("--log_dir", str(log_dir))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert run_module.main([*words, *extra]) == status
@@ -565,6 +565,10 @@ def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, stat
         (("--resume", "nowhere"), "nowhere does not exist"),
         (("watch", "nowhere"), "nowhere does not exist"),
         (("show_prefs", "nowhere"), "nowhere"),
+        (("watch", __file__), "no checkpoint of ours"),
+        (("watch", "n" * 300), "(File name too long): give another path."),
+        (("report", __file__), f"{__file__} is no folder; give"),
+        (("import", __file__, "--output", "a"), f"{__file__} has no export.json; give"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(
