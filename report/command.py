@@ -53,13 +53,14 @@ def check_output(folder: Path) -> set[str]:
     """The names of an earlier report's files in the folder, which may be overwritten; empty for a new folder.
 
     Raises:
-        UserError: the folder holds something else.
+        UserError: the folder holds something else, or cannot be made or written to.
     """
-    if not folder.exists():
-        return set()
-    if not folder.is_dir():
-        raise UserError(f"--output {folder} is a file; give the name of a new folder.")
-    if not any(folder.iterdir()):
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UserError(f"--output {there} is a file; give the name of a new folder.")
+    if not os.access(there, os.W_OK):
+        raise UserError(f"{there} may not be written to; give --output with a folder elsewhere.")
+    if there != folder or not any(folder.iterdir()):
         return set()
     head = ""
     if (folder / PAGE).is_file():

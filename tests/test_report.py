@@ -518,8 +518,10 @@ def test_only_a_report_is_overwritten(dot: Path, tmp_path: Path, capsys: pytest.
     (tmp_path / "file").write_text("mine")
     assert report(dot, "--output", tmp_path / "mine") == 2
     assert report(dot, "--output", tmp_path / "file") == 2
+    assert report(dot, "--output", tmp_path / "file" / "new") == 2
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 2 and "holds other files than a report" in errors[0] and "is a file" in errors[1]
+    assert len(errors) == 3 and "holds other files than a report" in errors[0] and "is a file" in errors[1]
+    assert errors[2] == f"run.py: --output {tmp_path / 'file'} is a file; give the name of a new folder."
     assert (tmp_path / "file").read_text() == "mine"
     page_of(dot)
     assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
