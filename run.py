@@ -584,6 +584,8 @@ def main(arguments: list[str]) -> int:
         print(USAGE, end="")
         return 0 if arguments else USER_ERROR
     try:
+        if any("\udc80" <= letter <= "\udcff" for letter in "".join(arguments)):  # bytes that Python could not decode
+            raise UserError("an argument is not in UTF-8, and could not be stored; write it, or what it names, so.")
         command = arguments[0]
         if command not in COMMANDS:
             close = difflib.get_close_matches(command, COMMANDS, n=1)

@@ -565,6 +565,7 @@ def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, stat
         (("--resume", "nowhere"), "nowhere does not exist"),
         (("watch", "nowhere"), "nowhere does not exist"),
         (("show_prefs", "nowhere"), "nowhere"),
+        (("train_policy_with_original_rewards", DOT, "--run_name", "\udcff"), "not in UTF-8"),
         (("watch", __file__), "no checkpoint of ours"),
         (("watch", "n" * 300), "(File name too long): give another path."),
         (("report", __file__), f"{__file__} is no folder; give"),
