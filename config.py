@@ -357,6 +357,16 @@ def validate(config: RunConfig) -> None:
             raise UserError("--demonstrations are imitated step by step; give --policy_network nature with them.")
     if config.run_name is not None and (config.run_name in ("", ".", "..") or "/" in config.run_name):
         raise UserError(f"--run_name must be the plain name of a folder, not '{config.run_name}'.")
+    places = {
+        "resume": config.resume,
+        "load_prefs_dir": prefs.load_prefs_dir,
+        "load_reward_predictor_ckpt_dir": predictor.load_reward_predictor_ckpt_dir,
+        "load_policy_ckpt_dir": policy.load_policy_ckpt_dir,
+        "demonstrations": policy.demonstrations,
+    }
+    for name, place in places.items():
+        if place == "":  # as of a variable of the shell that is not set
+            raise UserError(f"--{name} must name a file or folder, not ''; leave it out to do without.")
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
         raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
     for name in ("demonstrations", "load_policy_ckpt_dir"):

@@ -340,6 +340,11 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("run_name", "a/b"),
         ("run_name", ""),
         ("run_name", ".."),
+        ("resume", ""),
+        ("load_prefs_dir", ""),
+        ("load_reward_predictor_ckpt_dir", ""),
+        ("load_policy_ckpt_dir", ""),
+        ("demonstrations", ""),
     ],
 )
 def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) -> None:
