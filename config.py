@@ -289,9 +289,9 @@ def validate(config: RunConfig) -> None:
         "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "explore_million_timesteps": (policy.explore_million_timesteps, 0),
-        "n_initial_prefs": (prefs.n_initial_prefs, 0),
-        "n_initial_rounds": (prefs.n_initial_rounds, 1),
         "max_prefs": (prefs.max_prefs, 0),
+        "n_initial_prefs": (prefs.n_initial_prefs, 0),  # which may come from the former
+        "n_initial_rounds": (prefs.n_initial_rounds, 1),
         "max_segs": (prefs.max_segs, 2),
         "clip_steps": (prefs.clip_steps, 1),
         "query_candidates": (prefs.query_candidates, 1),

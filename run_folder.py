@@ -53,7 +53,7 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise UserError(f"{path} is in use by another process; wait for it or choose another --run_name.") from None
+            raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
         self._handler = LogFile(path / "log.txt")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)

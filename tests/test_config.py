@@ -506,6 +506,8 @@ def test_labels_to_gather_are_as_many_as_are_named() -> None:
         assert parse(["gather_initial_prefs", env_id, "--max_prefs", "40"]).prefs.n_initial_prefs == 40
     with pytest.raises(UserError, match="n_initial_prefs must be 1 or more"):
         parse(["gather_initial_prefs", DOT, "--n_initial_prefs", "0"])
+    with pytest.raises(UserError, match="max_prefs must be 0 or more"):
+        parse(["gather_initial_prefs", DOT, "--max_prefs", "-1"])
 
 
 def test_an_ensemble_that_is_asked_for_is_asked_where_it_disagrees() -> None:
@@ -552,7 +554,7 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
     assert (path / "config.json").read_bytes() == before
     folder = RunFolder.resume(path, read_config(path))
     try:
-        with pytest.raises(UserError, match="in use"):
+        with pytest.raises(UserError, match="in use by another process; wait until that has ended, or stop it"):
             RunFolder.resume(path, read_config(path))
     finally:
         folder.close()
