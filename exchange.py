@@ -406,7 +406,9 @@ def import_legacy(files: list[Path], target: Path, env_id: str) -> int:
 
     Raises UserError; nothing was made then.
     """
-    fps = env_info(env_id).fps
+    info = env_info(env_id)
+    if info.kind != "pixels":
+        raise UserError(f"{files[0]} holds pictures, and {env_id} shows none; give the --env_id of what was played.")
     segments: dict[str, Segment] = {}
     rows: list[dict[str, Any]] = []
     for file in files:
@@ -415,7 +417,7 @@ def import_legacy(files: list[Path], target: Path, env_id: str) -> int:
                 stored = LegacyUnpickler(stream).load()
             if not isinstance(stored, LegacyDB) or not isinstance(stored.segments, dict):
                 raise ValueError("it holds no PrefDB")
-            by_hash = {key: _legacy_segment(frames, env_id, fps) for key, frames in stored.segments.items()}
+            by_hash = {key: _legacy_segment(frames, env_id, info.fps) for key, frames in stored.segments.items()}
             for first, second, (p_a, p_b) in stored.prefs:
                 a, b = by_hash[first], by_hash[second]
                 if a.id != b.id:  # the same clip twice tells nothing

@@ -307,8 +307,10 @@ def test_the_originals_pickles_are_imported(tmp_path: Path, original: type, prot
     for name, stored in (("train.pkl.gz", train), ("val.pkl.gz", val)):
         with gzip.open(tmp_path / name, "wb") as file:
             pickle.dump(stored, file, protocol=protocol)
-    with pytest.raises(UserError, match="--env_id"):
+    with pytest.raises(UserError, match="add --env_id"):
         import_command([str(tmp_path), "--output", str(tmp_path / "new")])
+    with pytest.raises(UserError, match="holds pictures, and CartPole-v1 shows none"):
+        import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", "CartPole-v1"])
     import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", PONG])
     with contextlib.closing(PrefDB.open(tmp_path / "new" / "prefs.db")) as db:
         labels = db.labels()
