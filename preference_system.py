@@ -103,7 +103,7 @@ class Settings:
     max_pref_interface_segs: int = 25
     """Newest segments from which the pairs to ask about are drawn."""
     zoom_ratio: int = 4
-    """How much observations are magnified for people, where the environment does not render."""
+    """How much observations are magnified for people, where the environment does not render; up to 960 pixels."""
     channels: int = 3
     """Channels of one picture; of stacked ones people see the newest."""
     env_wrapper_log_level: int = logging.INFO

@@ -18,6 +18,7 @@ from errors import UserError
 
 PICTURE = 84  # side of what the reward networks read, pixels
 MAX_PLANES = 64
+MAX_SHOWN = 960  # side to which pictures are magnified for people: two of them stand side by side on a screen
 OVERSHOOT = 0.01  # by which a picture may leave its range, as a share of that: filters that resize do so
 Transform = Callable[[Any], Any]
 
@@ -107,7 +108,8 @@ class ObservationEncoder:
         return values
 
     def view(self, observation: Any, zoom: int) -> np.ndarray:
-        """What people see of one observation of kind "pixels", magnified: (H * zoom, W * zoom, 3) uint8."""
+        """What people see of one observation of kind "pixels", magnified up to MAX_SHOWN: (H, W, 3) uint8."""
+        zoom = max(1, min(zoom, MAX_SHOWN // max(self._size)))
         planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]
         n = self.channels
         in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth is depth, or how opaque the colours are

@@ -82,6 +82,13 @@ def test_vectors_and_what_can_be_laid_flat() -> None:
     assert ObservationEncoder(Discrete(5)).encode([3]).tolist() == [[0, 0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize(("height", "width", "zoom"), [(210, 160, 4), (240, 320, 3), (480, 640, 1), (1200, 1000, 1)])
+def test_pictures_are_magnified_as_far_as_two_fit_on_a_screen(height: int, width: int, zoom: int) -> None:
+    """A clip holds each of its steps so."""
+    space = Box(0, 255, (height, width, 3), np.uint8)
+    assert ObservationEncoder(space).view(space.sample(), zoom=4).shape == (height * zoom, width * zoom, 3)
+
+
 @pytest.mark.parametrize("space", [Box(0, 255, (4, 84, 84), np.uint8), Box(-1, 1, (3,)), COLOUR])
 def test_what_is_kept_stays_when_the_environment_writes_into_its_memory(space: Box) -> None:
     space.seed(0)
