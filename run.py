@@ -505,12 +505,13 @@ def check_inputs(config: RunConfig) -> None:
     if gathers(config) and config.prefs.synthetic_prefs:
         try_teacher(config)
     asks_person = gathers(config) and not config.prefs.synthetic_prefs
-    if config.render_episodes or (asks_person and screen_for(config.prefs.ui) == "window"):
+    shows_episodes = config.render_episodes and config.mode != "pretrain_reward_predictor"  # which plays none
+    if shows_episodes or (asks_person and screen_for(config.prefs.ui) == "window"):
         from viewer import INSTEAD, open_display
 
-        open_display("leave out --render_episodes" if config.render_episodes else INSTEAD)
+        open_display("leave out --render_episodes" if shows_episodes else INSTEAD)
     keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
-    if asks_person or keeps_segments or config.render_episodes:
+    if asks_person or keeps_segments or shows_episodes:
         make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
 
 

@@ -175,7 +175,8 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
     assert not (tmp_path / "predictor" / "policy").exists()
     on = (*loading, "--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"), "--n_initial_epochs", "2")
-    run(tmp_path, "pretrain_reward_predictor", DOT, *on, "--run_name", "improved")
+    # It plays no episodes, so it needs no display for them.
+    run(tmp_path, "pretrain_reward_predictor", DOT, *on, "--run_name", "improved", "--render_episodes")
     first, then = (
         checkpoint.load(checkpoint.find(tmp_path / name, "reward_predictor"), kind="reward_predictor", env_id=DOT)
         for name in ("predictor", "improved")
