@@ -87,7 +87,8 @@ class Run:
         wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
         missing = [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)] or nulls(config)
         record = json.loads((path / "config.json").read_text())
-        missing += [name for name in ("command", "machine", "versions") if record.get(name, "") is None]
+        about = {"command": list, "machine": dict, "versions": dict}
+        missing += [name for name, kind in about.items() if not isinstance(record.get(name, kind()), kind)]
         if missing:
             raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
         progress = read_rows(path / "progress.csv")

@@ -378,14 +378,22 @@ def test_what_is_no_run_is_one_sentence(tmp_path: Path, kind: str, capsys: pytes
     assert not (folder / "report").exists()
 
 
-@pytest.mark.parametrize("place", ["command", "machine", "config policy", "config predictor label_error_rate"])
-def test_a_null_in_the_settings_is_one_sentence(dot: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(("command", None), ("machine", None), ("config policy", None), ("config predictor label_error_rate", None)),
+        *(("command", "run.py"), ("machine", "mine"), ("versions", [1])),
+    ],
+)
+def test_what_cannot_be_in_the_settings_is_one_sentence(
+    dot: Path, place: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = json.loads((dot / "config.json").read_text())
     *sections, name = place.split()
     values = record
     for section in sections:
         values = values[section]
-    values[name] = None
+    values[name] = value
     (dot / "config.json").write_text(json.dumps(record))
     assert report(dot) == 2
     file = dot / "config.json"
