@@ -34,6 +34,7 @@ OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
 ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 45  # just before one's own car, which the picture follows
 MARK, ROAD_WIDTH, EDGE = 12, 30, 10  # greys of a line, and pixels: from line to line, and from the middle to its edge
 BESIDE = 0.3  # of `alongside`: a car, and not what a line may look like
+PASSING = 6  # steps for which a car is beside one that stands still, at most
 LINE = 3  # pixels: the most that the lines beside the road are wide
 
 
@@ -75,12 +76,14 @@ def ballet(segment: Segment) -> Floats:
 
 
 def level_with_others(segment: Segment) -> Floats:
-    """Enduro: another car alongside, and the longer the better.
+    """Enduro: another car alongside, and the longer the better, but for one that passes; and a little for driving.
 
-    One that passes is there for half a second, and of such who stands still sees more than anybody.
+    Of those that pass, who stands still sees more than anybody.
     """
-    beside = alongside(segment.observations[segment.stack - 1 :])
-    return beside * steps_alongside(beside)
+    frames = segment.observations[segment.stack - 1 :]
+    beside = alongside(frames)
+    staying = beside * (steps_alongside(beside) - PASSING).clip(0)
+    return staying + 0.1 * in_the_middle(frames) * np.isin(segment.actions, GAS)
 
 
 def overtaking(segment: Segment) -> Floats:
@@ -89,7 +92,7 @@ def overtaking(segment: Segment) -> Floats:
 
 
 def racing(segment: Segment) -> Floats:
-    """Enduro, as `overtaking`, but gas counts straight on, or in the middle of the road, and in both cases double.
+    """Enduro, as `overtaking`, but gas is worth 1 straight on, and up to 1 in the middle of the road.
 
     A beginner who keeps steering to one side drives along the road's edge, where all is equally bad whatever one does.
     """
