@@ -202,7 +202,10 @@ def _means(results: dict[str, Any], experiment: str, when: str) -> Means | None:
 def _others(result: dict[str, Any]) -> str:
     """What others came to with the same kind of reward: of labels, with about as many; empty where nobody is known."""
     env_id, labels = result["config"]["env_id"], result["figures"]["labels"]
-    judges_as_people = ":" in (result["config"]["prefs"].get("teacher") or "")
+    teacher = result["config"]["prefs"].get("teacher") or ""
+    judges_as_people = teacher == "examples.circus:overtaking"
+    if ":" in teacher and not judges_as_people:
+        return ""  # a trick, of which the environment's reward tells nothing
     found = [r for r in references(env_id) if not r.on_the_way and not r.not_comparable]
     if labels == 0:
         found = [r for r in found if r.labels == 0]
