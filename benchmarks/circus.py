@@ -119,7 +119,8 @@ def main(
         if trick not in given:
             film_beside(agent, other, RESULTS / f"circus_{trick}.gif")
             given[trick] = {"env_id": agent.info.env_id, "ordinary": both(other), "taught": {}}
-        about = {"labels": n_labels, "million_timesteps": config["policy"]["million_timesteps"]}
+        steps = int(agent.policy_path.stem.removeprefix("step-"))  # of a stopped run fewer than its settings say
+        about = {"labels": n_labels, "million_timesteps": round(steps / 1e6, 2)}
         given[trick]["taught"][run.name] = {**about, **both(agent)}
         print(f"{run.name}: {given[trick]['taught'][run.name]}; ordinary: {given[trick]['ordinary']}", flush=True)
     command = " ".join(["python benchmarks/circus.py", *sys.argv[1:]])

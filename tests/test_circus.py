@@ -100,6 +100,14 @@ def test_cars_passed_count_before_gas_and_gas_before_the_brake() -> None:
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4
 
 
+def pictures_of(env_id: str, action: int, steps: int, **options: bool) -> np.ndarray:
+    """The newest picture before each step of somebody who always does the same, (steps, 84, 84)."""
+    with closing(make_vec_env(env_id, 1, seed=3, n_threads=1, **options)) as env:
+        pictures = [env.reset()[0][0, -1].copy()]
+        pictures += [env.step(np.array([action]))[0][0, -1].copy() for _ in range(steps - 1)]
+    return np.array(pictures)
+
+
 def test_gas_counts_in_the_middle_of_the_road() -> None:
     """On a real road: who keeps to one side with the gas down ends at its edge, and either edge is as far away."""
     env_id = "ALE/Enduro-v5"
@@ -107,10 +115,7 @@ def test_gas_counts_in_the_middle_of_the_road() -> None:
     gas, right, left, brake = (names.index(name) for name in ("FIRE", "RIGHTFIRE", "LEFTFIRE", "DOWN"))
 
     def driven(action: int) -> Segment:
-        with closing(make_vec_env(env_id, 1, seed=3, n_threads=1, whole_games=True)) as env:
-            pictures = [env.reset()[0][0, -1].copy()]
-            pictures += [env.step(np.array([action]))[0][0, -1].copy() for _ in range(99)]
-        shown = np.array(pictures[-25:])
+        shown = pictures_of(env_id, action, 100, whole_games=True)[-25:]
         return Segment(env_id, shown, np.full(25, gas), np.zeros(25, np.float32), 1, 0, 0, 15.0)
 
     middle, edges = driven(gas), [driven(right), driven(left)]
@@ -149,13 +154,9 @@ def test_a_car_is_alongside_where_people_see_one() -> None:
 def test_staying_alongside_counts_and_being_passed_does_not() -> None:
     beside = np.array([0, 1, 0, 1, 1, 0.2, 1, 0.5, 1])
     assert circus.steps_alongside(beside).tolist() == [0, 1, 0, 1, 2, 0, 1, 2, 3]
-    env_id, pictures = "EnduroNoFrameskip-v4", []
-    with closing(make_vec_env(env_id, 1, seed=3, n_threads=1)) as env:
-        pictures.append(env.reset()[0][0, -1].copy())
-        pictures += [env.step(np.array([0]))[0][0, -1].copy() for _ in range(299)]  # it stands, and they pass it
-    n = len(pictures)
-    passed = Segment(env_id, np.array(pictures), np.zeros(n, np.int64), np.zeros(n, np.float32), 1, 0, 0, 15.0)
-    scores = circus.alongside(passed.observations)
+    env_id, n = "EnduroNoFrameskip-v4", 300
+    passed = Segment(env_id, pictures_of(env_id, 0, n), np.zeros(n, np.int64), np.zeros(n, np.float32), 1, 0, 0, 15.0)
+    scores = circus.alongside(passed.observations)  # it stands, and they pass it
     assert (scores > circus.BESIDE).sum() > 50 and circus.level_with_others(passed).max() == 0
     met = int(scores.argmax())  # as if the car that is beside it now stayed there
     stays = replace(passed, observations=np.repeat(passed.observations[met : met + 1], n, axis=0))
