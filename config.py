@@ -289,6 +289,7 @@ def validate(config: RunConfig) -> None:
         "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "explore_million_timesteps": (policy.explore_million_timesteps, 0),
+        "first_episode_steps": (policy.first_episode_steps, 0),
         "max_prefs": (prefs.max_prefs, 0),
         "n_initial_prefs": (prefs.n_initial_prefs, 0),  # which may come from the former
         "n_initial_rounds": (prefs.n_initial_rounds, 1),
@@ -350,6 +351,8 @@ def validate(config: RunConfig) -> None:
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if policy.algo == "trpo" and env_info(config.env_id).kind == "pixels":
         raise UserError(f"--algo trpo learns from vectors, and {config.env_id} shows pixels; give --algo ppo.")
+    if policy.first_episode_steps:
+        _validate_first_episodes(config)
     if policy.policy_network == "nature_lstm":
         if env_info(config.env_id).kind != "pixels":
             raise UserError(f"--policy_network nature_lstm reads pixels, and {config.env_id} shows none; leave it out.")
@@ -379,6 +382,21 @@ def validate(config: RunConfig) -> None:
     check_name(prefs.teacher)
     config.page.check()
     _validate_stages(config)
+
+
+def _validate_first_episodes(config: RunConfig) -> None:
+    """What could not grow, or would show no clip."""
+    info, first, least = env_info(config.env_id), config.policy.first_episode_steps, config.prefs.clip_steps
+    if not info.state_size or info.max_episode_frames is None:
+        raise UserError(
+            f"--first_episode_steps is for bodies in MuJoCo with a time limit, and {config.env_id} is none; leave it "
+            "out."
+        )
+    if not least <= first <= info.max_episode_frames:
+        raise UserError(
+            f"--first_episode_steps must lie between the {least} steps of a clip and the {info.max_episode_frames} of "
+            f"an episode, or be 0, not {first}."
+        )
 
 
 def check_seed(seed: int) -> None:

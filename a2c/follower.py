@@ -55,19 +55,19 @@ class Follower:
         self.batch = Batch.of(self.shared.rollout)
         self.actor: Actor | None = None
 
-    def begin(self, seed: int) -> None:
+    def begin(self, seed: int, episode_steps: int | None) -> None:
         """Starts this process's environments, of which environment i has the seed `seed + i`."""
         n_envs = self.mine.stop - self.mine.start
         first, whole_games = seed + self.mine.start, self.config.whole_games
         env = make_vec_env(self.env_id, n_envs, first, n_threads=1, whole_games=whole_games)
         if self.config.algo == "a2c":
             self.shared.policy.keep(self.config.n_steps, n_envs)
-        self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
+        self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout, episode_steps)
 
-    def act(self) -> None:
+    def act(self, episode_steps: int | None) -> None:
         """Fills this process's columns of the rollout."""
         assert self.actor is not None
-        self.actor.act()
+        self.actor.act(episode_steps)
 
     def descend(self, descent: Descent) -> list[float]:
         """Leaves its share of a gradient where the leader finds it; returns its share of the losses."""

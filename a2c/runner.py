@@ -142,9 +142,13 @@ class EpisodeRecorder:
 class Actor:
     """Acts with the policy in environments that are some of a rollout's columns."""
 
-    def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
+    def __init__(
+        self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout, episode_steps: int | None = None
+    ) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
         self.stopwatch = Stopwatch()
+        if episode_steps is not None:
+            env.cut_episodes_after(episode_steps)
         options = None
         if env.info.state_size:
             # Bodies whose episodes all last as long would otherwise be at the same moment of theirs for ever, and a
@@ -153,12 +157,14 @@ class Actor:
             options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
         self._store(-1, env.reset(options=options)[0])
 
-    def act(self, *, watch: bool = False) -> list[np.ndarray]:
+    def act(self, episode_steps: int | None = None, *, watch: bool = False) -> list[np.ndarray]:
         """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched.
 
-        None of bodies that are drawn from states, which the rollout has.
+        None of bodies that are drawn from states, which the rollout has. Episodes may end after so many steps.
         """
         r, mine, views = self.rollout, self.mine, list[np.ndarray]()
+        if episode_steps is not None:
+            self.env.cut_episodes_after(episode_steps)
         r.observations[0, mine], r.memory[0, mine] = r.observations[-1, mine], r.memory[-1, mine]
         for t in range(len(r.rewards)):
             with self.stopwatch.part("policy"):
@@ -198,6 +204,7 @@ class Runner:
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
         end_penalty: taken off the true reward of the step that ends a game, in segments alone.
+        episode_steps: after which the first episodes end, if not where the environment ends them.
     """
 
     def __init__(
@@ -211,10 +218,11 @@ class Runner:
         record: bool,
         crew: Crew = ALONE,
         end_penalty: float = 0.0,
+        episode_steps: int | None = None,
     ) -> None:
         self.info, self.policy, self.rollout, self.crew = info, policy, rollout, crew
         self.end_penalty = np.float32(end_penalty)
-        self.actor = Actor(env, slice(0, env.num_envs), policy, rollout)
+        self.actor = Actor(env, slice(0, env.num_envs), policy, rollout, episode_steps)
         self.stopwatch = self.actor.stopwatch  # the other processes take as long
         self.clip_rewards = info.kind == "pixels"
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
@@ -229,16 +237,17 @@ class Runner:
         self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
         self._resetting = np.zeros(n_envs, np.bool_)
 
-    def collect(self) -> tuple[Rollout, list[Episode]]:
+    def collect(self, episode_steps: int | None = None) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed.
 
+        From now on an episode ends after `episode_steps`, if that is given.
         Raises EnvError for observations of which the networks would learn to tell nothing but NaN.
         """
         r = self.rollout
         with self.crew.one_thread_each():
             r.noise[:] = self.policy.noise(*r.rewards.shape)
-            self.crew.order("act")
-            views = self.actor.act(watch=self.watch or self.record)
+            self.crew.order("act", [episode_steps] * self.crew.size)
+            views = self.actor.act(episode_steps, watch=self.watch or self.record)
         self.crew.results()
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
             raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: mend the environment.")

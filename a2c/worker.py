@@ -115,7 +115,7 @@ class PolicyWorker:
             self._imitate(Path(config.demonstrations), seed)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
         n_shown = 0 if self.info.state_size else min(config.n_envs, max(n_watched, int(render_episodes)))
-        self.crew.order("begin", [env_seed] * self.crew.size)
+        self.crew.order("begin", [env_seed] * self.crew.size, [self._episode_steps] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
         n_envs = share(config.n_envs, self.crew.size, 0).stop
         if config.algo == "a2c":  # its one update is by the policy that acted
@@ -132,6 +132,7 @@ class PolicyWorker:
             record=render_episodes,
             crew=self.crew,
             end_penalty=end_penalty,
+            episode_steps=self._episode_steps,
         )
         self.crew.results()
         self.runner.finished_returns.extend(returns)
@@ -154,6 +155,14 @@ class PolicyWorker:
 
         shown = Demonstrations.load(place, self.info)
         clone(self.policy, shown, seed=seed, normalise_pixels=self.config.normalise_pixels, report=report)
+
+    @property
+    def _episode_steps(self) -> int | None:
+        """After how many an episode ends at this moment; None: where the environment ends it."""
+        first, whole = self.config.first_episode_steps, self.info.max_episode_frames
+        if not first or whole is None:
+            return None
+        return round(first + (whole - first) * min(1.0, self.steps / self.max_steps))
 
     @property
     def _learned_all(self) -> bool:
@@ -190,7 +199,7 @@ class PolicyWorker:
             return False  # the teacher has all the clips it can use
         if training and self.rewarder is not None:
             self.rewarder.refresh()
-        rollout, episodes = self.runner.collect()
+        rollout, episodes = self.runner.collect(self._episode_steps)
         for episode in episodes:
             offer(self.channels.episodes, episode)
         self._observe(rollout, "pixels")
@@ -232,7 +241,7 @@ class PolicyWorker:
 
     def _explore(self) -> None:
         """One rollout and update for the sake of states that are new; these steps count as no training."""
-        rollout, _ = self.runner.collect()
+        rollout, _ = self.runner.collect(self._episode_steps)
         self._observe(rollout, "pixels")
         observations = self._observations(rollout)
         rewards = self.explorer.rewards(observations).reshape(rollout.rewards.shape) * rollout.valid

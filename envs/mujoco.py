@@ -68,6 +68,9 @@ class BodiesVecEnv(PreferenceVecEnv):
         self._done = terminated | truncated
         return observations, rewards, terminated, truncated, {}
 
+    def cut_episodes_after(self, steps: int) -> None:
+        self._horizon = steps
+
     def watch(self) -> NDArray[np.uint8]:
         """Pictures of the first bodies, drawn now, (n_watched, H, W, 3)."""
         return draw(self.info, self.states[: self.n_watched])

@@ -45,6 +45,10 @@ class PreferenceVecEnv(VectorEnv):
         """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""
         raise NotImplementedError
 
+    def cut_episodes_after(self, steps: int) -> None:
+        """From now on ends episodes, also those that run, after so many agent steps; bodies can."""
+        raise NotImplementedError
+
     @property
     def states(self) -> NDArray[np.float32]:
         """What `draw_states` makes pictures of, (N, info.state_size): positions and velocities of MuJoCo's bodies."""

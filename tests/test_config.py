@@ -306,6 +306,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("max_kl", "0"),
         ("max_kl", "inf"),
         ("init_noise_std", "0"),
+        ("first_episode_steps", "-1"),
         ("reward_predictor_learning_rate", "-1"),
         ("reward_std", "0"),
         ("gamma", "1.01"),
@@ -354,9 +355,18 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
     assert message.startswith(f"--{flag} must ") and message.endswith(".") and "\n" not in message
 
 
+@pytest.mark.parametrize("steps", ["44", "1001"])
+def test_first_episodes_are_as_long_as_a_clip_at_least_and_as_whole_ones_at_most(steps: str) -> None:
+    assert train("Walker").policy.first_episode_steps == 200
+    assert train("Walker", "--first_episode_steps", "45").policy.first_episode_steps == 45
+    with pytest.raises(UserError, match=rf"between the 45 steps of a clip and the 1000 of an episode.*not {steps}\."):
+        train("Walker", "--first_episode_steps", steps)
+
+
 @pytest.mark.parametrize(
     ("mode", "flags", "reason"),
     [
+        (TRAIN, ["--first_episode_steps", "100"], "for bodies in MuJoCo"),
         (TRAIN, ["--max_prefs", "499", "--n_initial_prefs", "500"], "n_initial_prefs 500"),
         (TRAIN, ["--no_gather_prefs"], "nothing to learn from"),
         (TRAIN, ["--algo", "ppo", "--n_envs", "1", "--n_steps", "3"], "ppo_minibatches"),

@@ -53,12 +53,14 @@ class DistantEnv(gymnasium.Env):
 
 
 @contextmanager
-def leader(folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT) -> Iterator[PolicyWorker]:
+def leader(
+    folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT, *, resume: bool = False
+) -> Iterator[PolicyWorker]:
     """A worker on the true reward in this process, with the others in theirs."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
     links, memory = start_crew(children, env_id, config, size)
-    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False}
+    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": resume}
     worker = PolicyWorker(env_id, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
     try:
         yield worker
@@ -155,6 +157,56 @@ def test_each_process_trains_on_whole_games_of_enduro_if_asked(whole_games: bool
         worker.step()
         ended = (worker.runner.rollout.truncated | worker.runner.rollout.terminated).any(0)
     assert list(ended) == [not whole_games] * 2
+
+
+def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -> None:
+    n_steps, n_envs, rollouts = 60, 4, 10
+    config = PolicyConfig(
+        "ppo",
+        n_envs=n_envs,
+        n_steps=n_steps,
+        million_timesteps=rollouts * n_steps * n_envs / 1e6,
+        first_episode_steps=10,
+        eval_interval_million_timesteps=0,
+    )
+    with leader(tmp_path, config, 2, "Reacher") as worker:
+        ends, steps = list[np.ndarray](), list[int]()
+        while not worker.finished:
+            steps.append(worker.steps)
+            worker.step()
+            ends.append(worker.runner.rollout.truncated.copy())
+    assert [np.flatnonzero(ends[0][:, i])[:3].tolist() for i in range(n_envs)] == [
+        [9, 20, 31],  # the step after an end begins the next
+        [7, 18, 29],
+        [4, 15, 26],
+        [2, 13, 24],
+    ], "each at another moment of its episode"
+    final = round(10 + 40 * steps[-1] / (config.million_timesteps * 1e6))
+    assert 45 < final <= 50, "Reacher's own are of 50"
+    for i in range(n_envs):
+        lengths = np.diff(np.flatnonzero(np.concatenate(ends)[:, i])) - 1
+        assert (np.diff(lengths) >= 0).all() and final - 5 < lengths[-1] <= final
+
+
+def test_a_run_that_is_resumed_goes_on_with_episodes_as_long(tmp_path: Path) -> None:
+    n_steps, n_envs, rollouts = 60, 4, 5
+    config = PolicyConfig(
+        "ppo",
+        n_envs=n_envs,
+        n_steps=n_steps,
+        million_timesteps=rollouts * n_steps * n_envs / 1e6,
+        first_episode_steps=10,
+        eval_interval_million_timesteps=0,
+    )
+    with leader(tmp_path, config, 1, "Reacher") as worker:
+        worker.step()
+        worker.save()
+        steps = worker.steps
+    with leader(tmp_path, config, 1, "Reacher", resume=True) as worker:
+        worker.step()
+        ends = np.flatnonzero(worker.runner.rollout.truncated[:, 0])
+    expected = round(10 + 40 * steps / (config.million_timesteps * 1e6))
+    assert expected > 15 and set(np.diff(ends) - 1) == {expected}
 
 
 def test_who_works_alone() -> None:
