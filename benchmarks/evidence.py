@@ -35,6 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 POLICIES = ("deterministic", "sampled")
 EARLIER = "_earlier"  # ends the names of results of before something changed that they show
+# What stands in the names of results on labels, of those on the true reward to compare with, and at the end of both.
+BODIES_VARIANTS = (
+    ("", "", ""),
+    ("_whole_episodes", "_whole_episodes", ""),
+    ("", "", EARLIER),
+    ("_all_labels", "", EARLIER),
+)
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 COMMANDS = (
     "Commands are as they were given then; where a default has changed since, the JSON file of the result has the "
@@ -171,9 +178,9 @@ def _bodies(results: dict[str, Any]) -> str:
     ]
     for task, n_labels in BODIES_LABELS.items():
         name = task.lower()
-        kinds = [(f"{name}_{n_labels}{which}", when) for when in ("", EARLIER) for which in ("", "_all_labels")]
-        for kind, when in kinds:
-            true, learned = _means(results, f"{name}_true", when), _means(results, kind, when)
+        for which, others, when in BODIES_VARIANTS:
+            kind = f"{name}_{n_labels}{which}"
+            true, learned = _means(results, f"{name}_true{others}", when), _means(results, kind, when)
             if true and learned:
                 share = f"{learned.trained / true.trained:.0%}" if true.trained > 0 else ""
                 gain = (learned.trained - learned.untrained) / (true.trained - true.untrained)

@@ -357,7 +357,7 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
 
 @pytest.mark.parametrize("steps", ["44", "1001"])
 def test_first_episodes_are_as_long_as_a_clip_at_least_and_as_whole_ones_at_most(steps: str) -> None:
-    assert train("Walker").policy.first_episode_steps == 200
+    assert train("Walker").policy.first_episode_steps == 100
     assert train("Walker", "--first_episode_steps", "45").policy.first_episode_steps == 45
     with pytest.raises(UserError, match=rf"between the 45 steps of a clip and the 1000 of an episode.*not {steps}\."):
         train("Walker", "--first_episode_steps", steps)
