@@ -385,17 +385,17 @@ def validate(config: RunConfig) -> None:
 
 
 def _validate_first_episodes(config: RunConfig) -> None:
-    """What could not grow, or would show no clip."""
-    info, first, least = env_info(config.env_id), config.policy.first_episode_steps, config.prefs.clip_steps
+    """What could not grow."""
+    info, first = env_info(config.env_id), config.policy.first_episode_steps
     if not info.state_size or info.max_episode_frames is None:
         raise UserError(
             f"--first_episode_steps is for bodies in MuJoCo with a time limit, and {config.env_id} is none; leave it "
             "out."
         )
-    if not least <= first <= info.max_episode_frames:
+    if first > info.max_episode_frames:
         raise UserError(
-            f"--first_episode_steps must lie between the {least} steps of a clip and the {info.max_episode_frames} of "
-            f"an episode, or be 0, not {first}."
+            f"--first_episode_steps must not exceed the {info.max_episode_frames} steps of an episode of "
+            f"{config.env_id}; give fewer, or 0."
         )
 
 

@@ -43,8 +43,9 @@ class PolicyConfig:
     """Train on whole games of Enduro, through snow, night and fog, and not on the first 3,000 frames alone, which are
     easier to compare. Evaluations play whole games either way."""
     first_episode_steps: int = 0
-    """Steps of the first episodes of a body, which grow on a line to whole ones at the end of the training: of whole
-    ones a body that falls would spend most on the ground. Evaluations play whole ones. 0: whole from the start."""
+    """Steps of the first episodes of a body, a clip's at least, which grow on a line to whole ones at the end of the
+    training: of whole ones a body that falls would spend most on the ground. Evaluations play whole ones. 0: whole from
+    the start."""
     ppo_epochs: int = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8

@@ -159,9 +159,10 @@ class PolicyWorker:
     @property
     def _episode_steps(self) -> int | None:
         """After how many an episode ends at this moment; None: where the environment ends it."""
-        first, whole = self.config.first_episode_steps, self.info.max_episode_frames
-        if not first or whole is None:
+        whole = self.info.max_episode_frames
+        if not self.config.first_episode_steps or whole is None:
             return None
+        first = max(self.config.first_episode_steps, self.info.segment_length)
         return round(first + (whole - first) * min(1.0, self.steps / self.max_steps))
 
     @property

@@ -166,7 +166,7 @@ def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -
         n_envs=n_envs,
         n_steps=n_steps,
         million_timesteps=rollouts * n_steps * n_envs / 1e6,
-        first_episode_steps=10,
+        first_episode_steps=20,
         eval_interval_million_timesteps=0,
     )
     with leader(tmp_path, config, 2, "Reacher") as worker:
@@ -176,12 +176,12 @@ def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -
             worker.step()
             ends.append(worker.runner.rollout.truncated.copy())
     assert [np.flatnonzero(ends[0][:, i])[:3].tolist() for i in range(n_envs)] == [
-        [9, 20, 31],  # the step after an end begins the next
-        [7, 18, 29],
-        [4, 15, 26],
-        [2, 13, 24],
+        [19, 40],  # the step after an end begins the next
+        [14, 35, 56],
+        [9, 30, 51],
+        [4, 25, 46],
     ], "each at another moment of its episode"
-    final = round(10 + 40 * steps[-1] / (config.million_timesteps * 1e6))
+    final = round(20 + 30 * steps[-1] / (config.million_timesteps * 1e6))
     assert 45 < final <= 50, "Reacher's own are of 50"
     for i in range(n_envs):
         lengths = np.diff(np.flatnonzero(np.concatenate(ends)[:, i])) - 1
@@ -195,7 +195,7 @@ def test_a_run_that_is_resumed_goes_on_with_episodes_as_long(tmp_path: Path) -> 
         n_envs=n_envs,
         n_steps=n_steps,
         million_timesteps=rollouts * n_steps * n_envs / 1e6,
-        first_episode_steps=10,
+        first_episode_steps=20,
         eval_interval_million_timesteps=0,
     )
     with leader(tmp_path, config, 1, "Reacher") as worker:
@@ -205,8 +205,15 @@ def test_a_run_that_is_resumed_goes_on_with_episodes_as_long(tmp_path: Path) -> 
     with leader(tmp_path, config, 1, "Reacher", resume=True) as worker:
         worker.step()
         ends = np.flatnonzero(worker.runner.rollout.truncated[:, 0])
-    expected = round(10 + 40 * steps / (config.million_timesteps * 1e6))
-    assert expected > 15 and set(np.diff(ends) - 1) == {expected}
+    expected = round(20 + 30 * steps / (config.million_timesteps * 1e6))
+    assert expected > 22 and set(np.diff(ends) - 1) == {expected}
+
+
+def test_no_episode_is_shorter_than_a_clip(tmp_path: Path) -> None:
+    config = PolicyConfig("ppo", n_envs=4, n_steps=60, first_episode_steps=10, eval_interval_million_timesteps=0)
+    with leader(tmp_path, config, 1, "Reacher") as worker:
+        worker.step()
+        assert set(np.diff(np.flatnonzero(worker.runner.rollout.truncated[:, 0])) - 1) == {15}
 
 
 def test_who_works_alone() -> None:
