@@ -162,7 +162,7 @@ class PolicyWorker:
         whole = self.info.max_episode_frames
         if not self.config.first_episode_steps or whole is None:
             return None
-        first = max(self.config.first_episode_steps, self.info.segment_length)
+        first = min(max(self.config.first_episode_steps, self.info.segment_length), whole)
         return round(first + (whole - first) * min(1.0, self.steps / self.max_steps))
 
     @property

@@ -54,13 +54,13 @@ class DistantEnv(gymnasium.Env):
 
 @contextmanager
 def leader(
-    folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT, *, resume: bool = False
+    folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT, *, resume: bool = False, **options: Any
 ) -> Iterator[PolicyWorker]:
     """A worker on the true reward in this process, with the others in theirs."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
     links, memory = start_crew(children, env_id, config, size)
-    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": resume}
+    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": resume, **options}
     worker = PolicyWorker(env_id, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
     try:
         yield worker
@@ -159,23 +159,27 @@ def test_each_process_trains_on_whole_games_of_enduro_if_asked(whole_games: bool
     assert list(ended) == [not whole_games] * 2
 
 
-def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -> None:
-    n_steps, n_envs, rollouts = 60, 4, 10
-    config = PolicyConfig(
+def growing(rollouts: int, first_episode_steps: int = 20) -> PolicyConfig:
+    """So many rollouts of 60 steps of four bodies, whose episodes grow meanwhile."""
+    return PolicyConfig(
         "ppo",
-        n_envs=n_envs,
-        n_steps=n_steps,
-        million_timesteps=rollouts * n_steps * n_envs / 1e6,
-        first_episode_steps=20,
+        n_envs=4,
+        n_steps=60,
+        million_timesteps=rollouts * 60 * 4 / 1e6,
+        first_episode_steps=first_episode_steps,
         eval_interval_million_timesteps=0,
     )
+
+
+def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -> None:
+    config = growing(rollouts=10)
     with leader(tmp_path, config, 2, "Reacher") as worker:
         ends, steps = list[np.ndarray](), list[int]()
         while not worker.finished:
             steps.append(worker.steps)
             worker.step()
             ends.append(worker.runner.rollout.truncated.copy())
-    assert [np.flatnonzero(ends[0][:, i])[:3].tolist() for i in range(n_envs)] == [
+    assert [np.flatnonzero(ends[0][:, i])[:3].tolist() for i in range(4)] == [
         [19, 40],  # the step after an end begins the next
         [14, 35, 56],
         [9, 30, 51],
@@ -183,21 +187,13 @@ def test_episodes_of_a_body_grow_to_whole_ones_in_each_process(tmp_path: Path) -
     ], "each at another moment of its episode"
     final = round(20 + 30 * steps[-1] / (config.million_timesteps * 1e6))
     assert 45 < final <= 50, "Reacher's own are of 50"
-    for i in range(n_envs):
+    for i in range(4):
         lengths = np.diff(np.flatnonzero(np.concatenate(ends)[:, i])) - 1
         assert (np.diff(lengths) >= 0).all() and final - 5 < lengths[-1] <= final
 
 
 def test_a_run_that_is_resumed_goes_on_with_episodes_as_long(tmp_path: Path) -> None:
-    n_steps, n_envs, rollouts = 60, 4, 5
-    config = PolicyConfig(
-        "ppo",
-        n_envs=n_envs,
-        n_steps=n_steps,
-        million_timesteps=rollouts * n_steps * n_envs / 1e6,
-        first_episode_steps=20,
-        eval_interval_million_timesteps=0,
-    )
+    config = growing(rollouts=5)
     with leader(tmp_path, config, 1, "Reacher") as worker:
         worker.step()
         worker.save()
@@ -209,11 +205,18 @@ def test_a_run_that_is_resumed_goes_on_with_episodes_as_long(tmp_path: Path) -> 
     assert expected > 22 and set(np.diff(ends) - 1) == {expected}
 
 
-def test_no_episode_is_shorter_than_a_clip(tmp_path: Path) -> None:
-    config = PolicyConfig("ppo", n_envs=4, n_steps=60, first_episode_steps=10, eval_interval_million_timesteps=0)
-    with leader(tmp_path, config, 1, "Reacher") as worker:
-        worker.step()
-        assert set(np.diff(np.flatnonzero(worker.runner.rollout.truncated[:, 0])) - 1) == {15}
+@pytest.mark.parametrize(("clip_steps", "lasts"), [(None, 15), (40, 40), (80, 50)])
+def test_no_episode_is_shorter_than_a_clip_nor_longer_than_a_whole_one(
+    clip_steps: int | None, lasts: int, tmp_path: Path
+) -> None:
+    with leader(
+        tmp_path, growing(rollouts=1000, first_episode_steps=10), 1, "Reacher", clip_steps=clip_steps
+    ) as worker:
+        ends = []
+        for _ in range(3):
+            worker.step()
+            ends.append(worker.runner.rollout.truncated[:, 0].copy())
+        assert set(np.diff(np.flatnonzero(np.concatenate(ends))) - 1) == {lasts}
 
 
 def test_who_works_alone() -> None:
