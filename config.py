@@ -169,6 +169,11 @@ def parse(arguments: list[str]) -> RunConfig:
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
     config = _named_in_full(_cli(arguments, defaults))
     validate(config)
+    if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
+        raise UserError(
+            "--ui is for people, and a synthetic teacher answers here; leave it out, or leave out --synthetic_prefs and "
+            "--teacher (a run that is resumed: give --no_synthetic_prefs)."
+        )
     if first.resume:
         folder = Path(first.resume).resolve()
         moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent

@@ -437,6 +437,16 @@ def test_a_flag_about_the_teacher_means_that_nobody_labels_by_hand(tmp_path: Pat
     assert parse(["--resume", str(path), *flags]).prefs.synthetic_prefs
 
 
+def test_a_place_to_label_at_is_refused_where_nobody_labels_by_hand(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "--synthetic_prefs")
+    for words in ([TRAIN, DOT, "--teacher", "oracle"], [TRAIN, DOT, "--synthetic_prefs"], ["--resume", str(path)]):
+        with pytest.raises(UserError, match="--ui is for people, and a synthetic teacher answers here; leave it out"):
+            parse([*words, "--ui", "web"])
+    assert parse(["--resume", str(path), "--no_synthetic_prefs", "--ui", "web"]).prefs.ui == "web"
+    person = make_run(tmp_path / "person", "--ui", "web")
+    assert parse(["--resume", str(person), "--teacher", "oracle"]).prefs.synthetic_prefs
+
+
 def test_resuming_keeps_the_teacher(tmp_path: Path) -> None:
     path = make_run(tmp_path, "--teacher", "myopic", "--teacher_mistake", "0.2")
     prefs = parse(["--resume", str(path)]).prefs
