@@ -44,8 +44,8 @@ class PolicyConfig:
     easier to compare. Evaluations play whole games either way."""
     first_episode_steps: int = 0
     """Steps of the first episodes of a body, a clip's at least, which grow on a line to whole ones at the end of the
-    training: of whole ones a body that falls would spend most on the ground. Evaluations play whole ones. 0: whole from
-    the start."""
+    training: of whole ones a body that falls would spend most on the ground. Evaluations play whole ones; the true
+    reward that is told of the training is of episodes as long as they then are. 0: whole from the start."""
     ppo_epochs: int = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8
