@@ -171,8 +171,8 @@ def parse(arguments: list[str]) -> RunConfig:
     validate(config)
     if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
         raise UserError(
-            "--ui is for people, and a synthetic teacher answers here; leave it out, or leave out --synthetic_prefs and "
-            "--teacher (a run that is resumed: give --no_synthetic_prefs)."
+            "--ui is for people, and a synthetic teacher answers here; leave it out, or leave out --synthetic_prefs "
+            "and --teacher (a run that is resumed: give --no_synthetic_prefs)."
         )
     if first.resume:
         folder = Path(first.resume).resolve()
