@@ -106,6 +106,8 @@ VECTOR_DEFAULTS: dict[str, object] = {
     "ppo_minibatches": 8,
 }
 
+CALM = {"init_noise_std": 0.1, "ent_coef": 0.0, "lr": 2e-4}
+
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
     MOVING_DOT_ID: {
@@ -132,12 +134,12 @@ _TUNED: dict[str, dict[str, object]] = {
         env_id: {"gamma": 0.95, "ensemble_size": 6}
         for env_id in ("ShortReacher-v1", "Reacher-v1", "Reacher-v4", "Reacher-v5")
     },
-    # Gymnasium's Ant, for which torque is dear, thrashes for the entropy of eight joints.
-    **{f"Ant-v{version}": {"ent_coef": 0.0} for version in (2, 3, 4, 5)},
-    # Of whole episodes these would spend most on the ground, learn how to lie there, and hardly how to walk. The Ant
-    # turns over by thrashing, and so begins with less of it; what it has learned with it, large updates undo.
+    # Of whole episodes it would spend most on the ground, learn how to lie there, and hardly how to walk.
     "Walker-v1": {"first_episode_steps": 100},
-    "Ant-v1": {"first_episode_steps": 100, "init_noise_std": 0.1, "ent_coef": 0.0, "lr": 2e-4},
+    # The Ant turns over by thrashing, and then lies on its back; in Gymnasium's tasks torque is dear besides. So it begins
+    # with small actions, and what it learns with these, large updates undo.
+    "Ant-v1": {"first_episode_steps": 100, **CALM},
+    **{f"Ant-v{version}": CALM for version in (2, 3, 4, 5)},
     # A stroke pays only later: at a discount of 0.995 it learns to wriggle (Franceschetti et al. 2022, arXiv
     # 2208.07587). The paper's entropy bonus, the only setting that it tuned for a single task (0.001, appendix A.1),
     # let it settle on labels in a still pose that the first predictor takes for better than most.

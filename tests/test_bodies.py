@@ -114,7 +114,9 @@ def test_tasks_are_known_by_name() -> None:
         "InvertedPendulum-v1": (15, 25),
         "InvertedDoublePendulum-v1": (15, 50),
     }
-    assert (env_info("Ant").tuned["init_noise_std"], env_info("Ant-v5").tuned["ent_coef"]) == (0.1, 0)
+    for ant in ("Ant", "Ant-v5"):
+        tuned = env_info(ant).tuned
+        assert (tuned["init_noise_std"], tuned["ent_coef"], tuned["lr"], tuned["gae_lambda"]) == (0.1, 0, 2e-4, 0.97)
     assert env_info("Swimmer").tuned["ent_coef"] == 0.05 and "ent_coef" not in env_info("Hopper").tuned
     with pytest.raises(EnvError, match="ShortHopper-v1"):
         env_info("ShortHoper")
