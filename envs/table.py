@@ -136,7 +136,7 @@ _TUNED: dict[str, dict[str, object]] = {
     },
     # Of whole episodes it would spend most on the ground, learn how to lie there, and hardly how to walk.
     "Walker-v1": {"first_episode_steps": 100},
-    # The Ant turns over by thrashing, and then lies on its back; in Gymnasium's tasks torque is dear besides. So it begins
+    # The Ant turns over by thrashing, and then lies on its back; in Gymnasium's tasks torque is dear, too. So it begins
     # with small actions, and what it learns with these, large updates undo.
     "Ant-v1": {"first_episode_steps": 100, **CALM},
     **{f"Ant-v{version}": CALM for version in (2, 3, 4, 5)},
