@@ -106,7 +106,7 @@ VECTOR_DEFAULTS: dict[str, object] = {
     "ppo_minibatches": 8,
 }
 
-CALM = {"init_noise_std": 0.1, "ent_coef": 0.0, "lr": 2e-4}
+_CALM: dict[str, object] = {"init_noise_std": 0.1, "ent_coef": 0.0, "lr": 2e-4}
 
 # Tuned defaults: environment id -> flag name -> value.
 _TUNED: dict[str, dict[str, object]] = {
@@ -138,8 +138,8 @@ _TUNED: dict[str, dict[str, object]] = {
     "Walker-v1": {"first_episode_steps": 100},
     # The Ant turns over by thrashing, and then lies on its back; in Gymnasium's tasks torque is dear, too. So it begins
     # with small actions, and what it learns with these, large updates undo.
-    "Ant-v1": {"first_episode_steps": 100, **CALM},
-    **{f"Ant-v{version}": CALM for version in (2, 3, 4, 5)},
+    "Ant-v1": {"first_episode_steps": 100, **_CALM},
+    **{f"Ant-v{version}": _CALM for version in (2, 3, 4, 5)},
     # A stroke pays only later: at a discount of 0.995 it learns to wriggle (Franceschetti et al. 2022, arXiv
     # 2208.07587). The paper's entropy bonus, the only setting that it tuned for a single task (0.001, appendix A.1),
     # let it settle on labels in a still pose that the first predictor takes for better than most.
