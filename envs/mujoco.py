@@ -237,9 +237,9 @@ def _lay_floor_under(body: Any) -> None:
 
     model, data = body.model, body.data
     for plane in np.flatnonzero(model.geom_type == mjtGeom.mjGEOM_PLANE):
-        material = model.geom_matid[plane]
-        if material >= 0:
-            pattern = 2 * model.geom_size[plane, :2] / model.mat_texrepeat[material]
+        material, size = model.geom_matid[plane], model.geom_size[plane, :2]
+        if material >= 0 and size.all():  # of size 0 it does not end
+            pattern = 2 * size / model.mat_texrepeat[material]
             home = model.geom_pos[plane, :2]
             data.geom_xpos[plane, :2] = home + ((data.xpos[1, :2] - home) / pattern).round() * pattern
 
