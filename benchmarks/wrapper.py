@@ -1,6 +1,7 @@
 """What the wrapper costs, what it teaches through Stable-Baselines3, and what it leaves behind.
 
 python benchmarks/wrapper.py overhead
+python benchmarks/wrapper.py overhead --games sync    # pip install opencv-python-headless==5.0.0.93
 python benchmarks/wrapper.py moving_dot --seed 0
 python benchmarks/wrapper.py lamp --seed 0
 python benchmarks/wrapper.py leaks
@@ -30,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import ale_py.vector_env
 import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from pages import write_between
 
 import checkpoint
@@ -71,14 +74,24 @@ def save_untrained(envs: HumanPreferencesVectorEnv, folder: Path) -> None:
     checkpoint.save(folder / "reward_predictor", 1, state)
 
 
-def overhead(n_envs: int, steps: int, rounds: int) -> None:
+def pong() -> gymnasium.Env[Any, Any]:
+    """The game as agents see it: four frames a step, four gray pictures of 84 by 84 pixels."""
+    return FrameStackObservation(AtariPreprocessing(gymnasium.make("PongNoFrameskip-v4")), 4)
+
+
+def overhead(games: str, n_envs: int, steps: int, rounds: int) -> None:
     """Milliseconds per step of all environments, in turns within one run.
+
+    They are ale-py's own, which it steps on all cores at once, or Gymnasium's `SyncVectorEnv`, on one core.
 
     Bare; wrapped with nothing to do; with segments that are asked about; with predictions. They are the same
     environments each time, for others lie elsewhere in memory, which alone makes some per cent.
     """
     with tempfile.TemporaryDirectory() as folder:
-        bare = ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs)
+        if games == "ale":
+            bare: VectorEnv[Any, Any, Any] = ale_py.vector_env.AtariVectorEnv("pong", num_envs=n_envs)
+        else:
+            bare = SyncVectorEnv([pong] * n_envs)
         wrapped = HumanPreferencesVectorEnv(bare, **NOBODY)
         save_untrained(wrapped, Path(folder))
         predicting = HumanPreferencesVectorEnv(bare, **NOBODY, pretrained_reward_predictor_dir=folder)
@@ -108,7 +121,7 @@ def overhead(n_envs: int, steps: int, rounds: int) -> None:
             "processor_ms_per_step": round(statistics.median(used[name]), 3),
             "processor_overhead": over(used[name], used["bare"]),
         }
-    record("overhead", measured)
+    record(f"overhead_{games}", measured)
 
 
 def over(mine: list[float], base: list[float]) -> float:
@@ -257,7 +270,7 @@ def _children() -> list[int]:
 
 def words(name: str, measured: dict[str, Any]) -> str:
     """A measurement as a cell of the table."""
-    if name == "overhead":
+    if name.startswith("overhead"):
         asked = (
             (measured["wrapped"], "with nothing to do"),
             (measured["collecting"], "while segments are asked about"),
@@ -268,7 +281,8 @@ def words(name: str, measured: dict[str, Any]) -> str:
             for kind, what in asked
         ]
         step = f"{measured['bare']['ms_per_step']:.2f} ms"
-        return f"of a bare step of {measured['n_envs']} games of Pong ({step}): {', '.join(each)}"
+        whose = {"overhead_ale": "ale-py's own vector environment", "overhead_sync": "Gymnasium's `SyncVectorEnv`"}
+        return f"of a bare step of {measured['n_envs']} games of Pong ({whose[name]}, {step}): {', '.join(each)}"
     if name.startswith("leaks"):
         first, last = list(measured["after"].values())[1], list(measured["after"].values())[-1]
         kinds = ("processes", "threads", "file_handles", "resident_mb")
@@ -311,13 +325,12 @@ def compared() -> list[str]:
 def docs() -> None:
     """Writes the tables into docs/wrapper.md."""
     results = json.loads(RESULT.read_text())
-    lines = ["| what | measured | cores | command | commit |", "|---|---|---|---|---|"]
+    lines = ["| what | measured | machine | command | commit |", "|---|---|---|---|---|"]
     for name, measured in results.items():
-        cores, revision = str(measured["machine"]["cores"]), short_revision(measured["git_revision"])
-        cells = (name, words(name, measured), cores, f"`{measured['command']}`", revision)
+        on, revision = measured["machine"], short_revision(measured["git_revision"])
+        where = f"{on['processor']}, {on['cores']} core{'s' * (on['cores'] > 1)}"
+        cells = (name, words(name, measured), where, f"`{measured['command']}`", revision)
         lines.append(f"| {' | '.join(cells)} |")
-    about = next(iter(results.values()))["machine"]
-    lines += ["", f"Machine: {about['processor']}, Python {about['python']}."]
     if COMPARED.exists():
         lines += ["", *compared()]
     write_between(ROOT / "docs" / "wrapper.md", "measured", "\n".join(lines))
@@ -326,6 +339,7 @@ def docs() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures the wrapper.")
     parser.add_argument("what", choices=["overhead", "moving_dot", "lamp", "leaks", "docs"])
+    parser.add_argument("--games", choices=["ale", "sync"], default="ale", help="whose environments (overhead)")
     parser.add_argument("--n_envs", type=int, default=16, help="environments (overhead)")
     parser.add_argument("--steps", type=int, help="steps per reading (overhead), of all environments (others)")
     parser.add_argument("--rounds", type=int, default=20, help="readings of each (overhead)")
@@ -335,7 +349,7 @@ def main() -> None:
     parser.add_argument("--mp_context", default="spawn", help="how processes are started (leaks)")
     given = parser.parse_args()
     if given.what == "overhead":
-        overhead(given.n_envs, given.steps or 100, given.rounds)
+        overhead(given.games, given.n_envs, given.steps or 100, given.rounds)
     elif given.what == "moving_dot":
         moving_dot(given.seed, given.steps or 100_000, given.labels or 500)
     elif given.what == "lamp":
