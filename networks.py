@@ -138,7 +138,7 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_members, 1, n_outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.matmul(x, self.weight) + self.bias
+        return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
 
 
 def orthogonal_(layer: nn.Module, gain: float) -> None:
