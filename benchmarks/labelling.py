@@ -40,7 +40,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pages import write_between
-from whole_runs import policy_rows, started_run
+from whole_runs import Row, policy_rows, started_run
 
 from label_server.server import Address
 from pref_db import PrefDB
@@ -204,12 +204,21 @@ def client_at(link: str) -> Client:
 
 @contextlib.contextmanager
 def speed_of(run_dir: Path, speeds: list[float]) -> Iterator[None]:
-    """Adds the agent steps per second of the run in the block."""
-    before = policy_rows(run_dir)[-1]
+    """Adds the agent steps per second of the run in the block, from the first row that is written in it.
+
+    The row before that is from when the page was being opened, which takes more of the processor than having it open.
+    """
+    before = next_row(run_dir, policy_rows(run_dir)[-1])
     yield
-    while (after := policy_rows(run_dir)[-1]).seconds <= before.seconds:  # the run tells about once a second
-        time.sleep(0.1)
+    after = next_row(run_dir, before)
     speeds.append((after.steps - before.steps) / (after.seconds - before.seconds))
+
+
+def next_row(run_dir: Path, last: Row) -> Row:
+    """The newest row, as soon as there is one after `last`; the run writes one about once a second."""
+    while (row := policy_rows(run_dir)[-1]).seconds <= last.seconds:
+        time.sleep(0.1)
+    return row
 
 
 class Trouble:
