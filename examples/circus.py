@@ -206,9 +206,13 @@ def share_on_one_leg(observations: Floats) -> float:
     return float((runs & (front_foot(observations) > 0.3)).mean())
 
 
-def share_in_ballet(observations: Floats) -> float:
-    """In how much of an episode (T, D) Walker stood upright, one foot 30 cm or more above the other."""
-    upright = (np.cos(observations[:, ANGLE]) > 0.9) & (observations[:, HEIGHT] > 1)
+def share_in_ballet(observations: Floats, lean: float = 25) -> float:
+    """In how much of an episode (T, D) Walker stood upright, one foot 30 cm or more above the other.
+
+    Args:
+        lean: degrees from upright, at most.
+    """
+    upright = (np.cos(observations[:, ANGLE]) > np.cos(np.radians(lean))) & (observations[:, HEIGHT] > 1)
     return float((upright & (between_feet(observations) > 0.3)).mean())
 
 

@@ -177,5 +177,7 @@ def test_an_agents_tricks_are_measured() -> None:
     assert circus.share_in_ballet(both(raised, poses("Walker-v1", **STANDING))) == 0.5, "both feet are down"
     assert circus.share_in_ballet(both(raised, poses("Walker-v1", **ONE_FOOT_UP | {"o0": 0.3}))) == 0.5, "it lies"
     assert circus.share_in_ballet(both(raised, poses("Walker-v1", **ONE_FOOT_UP | {"o1": 1}))) == 0.5, "it leans"
+    tilted = both(poses("Walker-v1", **ONE_FOOT_UP | {"o1": 0.6}), poses("Walker-v1", **ONE_FOOT_UP | {"o1": 1}))
+    assert (circus.share_in_ballet(tilted), circus.share_in_ballet(tilted, lean=40)) == (0, 0.5)
     near, far = poses("Reacher-v1", o8=0.03, o9=0.04), poses("Reacher-v1", o8=0.15)
     assert circus.mean_gap(both(near, far)) == pytest.approx(0.1)
