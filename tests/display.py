@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 PROGRAMS = ("Xvfb", "xdotool", "import")
+FOCUS_LOOKS = 100
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +45,16 @@ def xdotool(*arguments: str) -> str:
 
 
 def focus(title: str) -> None:
-    """Gives the keyboard to a window; there is no window manager to do so."""
-    xdotool("search", "--sync", "--onlyvisible", "--name", title, "windowfocus", "--sync")
+    """Gives the keyboard to a window; there is no window manager to do so.
+
+    One that was found may be gone, or not be seen yet, when it should have it: then it is looked for again.
+    """
+    command = ["xdotool", "search", "--sync", "--onlyvisible", "--name", title, "windowfocus", "--sync"]
+    for _ in range(FOCUS_LOOKS):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+    raise AssertionError(f"no window called '{title}' takes the keyboard: {done.stderr}")
 
 
 def screenshot() -> np.ndarray:
