@@ -57,8 +57,8 @@ TRICKS: dict[str, tuple[Callable[[circus.Floats], float], str]] = {
 }
 
 
-def measure(agent: Agent, trick: str, n_episodes: int, *, deterministic: bool) -> list[float]:
-    """What TRICKS measures, in each of so many episodes."""
+def play(agent: Agent, n_episodes: int, *, deterministic: bool) -> np.ndarray:
+    """The observations of so many episodes, (n_episodes, T, ...)."""
     torch.manual_seed(SEED)
     seen = []
     with contextlib.closing(make_vec_env(agent.info.env_id, n_episodes, SEED)) as env:
@@ -69,8 +69,14 @@ def measure(agent: Agent, trick: str, n_episodes: int, *, deterministic: bool) -
             noise = None if deterministic else agent.policy.noise(n_episodes)
             observations, _, terminated, truncated, _ = env.step(agent.policy.act(observations, noise)[0])
             done = bool((terminated | truncated).any())  # all are as long
-    episodes = np.moveaxis(np.array(seen), 1, 0)
-    return [round(float(TRICKS[trick][0](episode)), 3) for episode in episodes]
+    return np.moveaxis(np.array(seen), 1, 0)
+
+
+def measure(seen: dict[str, np.ndarray], trick: str) -> dict[str, list[float]]:
+    """What TRICKS measures, in each episode of each kind."""
+    return {
+        kind: [round(float(TRICKS[trick][0](episode)), 3) for episode in episodes] for kind, episodes in seen.items()
+    }
 
 
 def film_beside(taught: Agent, ordinary: Agent, path: Path) -> None:
@@ -117,22 +123,25 @@ def main(
         with contextlib.closing(PrefDB.open(store_path(run), read_only=True)) as store:
             n_labels = store.n_labels()
 
-        def both(player: Agent, measured: str) -> dict[str, list[float]]:
+        def both(player: Agent) -> dict[str, np.ndarray]:
             kinds = (("deterministic", True), ("sampled", False))
-            return {kind: measure(player, measured, episodes, deterministic=mode) for kind, mode in kinds}
+            return {kind: play(player, episodes, deterministic=mode) for kind, mode in kinds}
 
+        names = [name for name in TRICKS if name.partition(",")[0] == trick]
         if trick not in given:
             film_beside(agent, other, RESULTS / f"circus_{trick}.gif")
+            seen = both(other)
+            for name in names:
+                given[name] = {"env_id": agent.info.env_id, "ordinary": measure(seen, name), "taught": {}}
         steps = int(agent.policy_path.stem.removeprefix("step-"))  # of a stopped run fewer than its settings say
         about = {"labels": n_labels, "million_timesteps": round(steps / 1e6, 2)}
-        for measured in (name for name in TRICKS if name.partition(",")[0] == trick):
-            if measured not in given:
-                given[measured] = {"env_id": agent.info.env_id, "ordinary": both(other, measured), "taught": {}}
-            taught = given[measured]["taught"][run.name] = {**about, **both(agent, measured)}
-            print(f"{run.name}, {measured}: {taught}; ordinary: {given[measured]['ordinary']}", flush=True)
+        seen = both(agent)
+        for name in names:
+            taught = given[name]["taught"][run.name] = {**about, **measure(seen, name)}
+            print(f"{run.name}, {name}: {taught}; ordinary: {given[name]['ordinary']}", flush=True)
     command = " ".join(["python benchmarks/circus.py", *sys.argv[1:]])
-    for result in given.values():
-        result |= {"command": command, "git_revision": git_revision(), "machine": machine()}
+    for measured in given.values():
+        measured |= {"command": command, "git_revision": git_revision(), "machine": machine()}
     found = {trick: (found | given)[trick] for trick in TRICKS if trick in found | given}
     path.write_text(json.dumps(found, indent=2) + "\n")
     write_between(ROOT / "README.md", "circus", table(found))
