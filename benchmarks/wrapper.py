@@ -318,8 +318,14 @@ def compared() -> list[str]:
     return [
         *lines,
         "",
-        f"{what}; `python benchmarks/against_imitation.py`, commit {short_revision(result['git_revision'])}.",
+        f"{what}; `python benchmarks/against_imitation.py`, {short_machine(result['machine'])}, "
+        f"commit {short_revision(result['git_revision'])}.",
     ]
+
+
+def short_machine(about: dict[str, Any]) -> str:
+    """Of what `machine` says, what a table has room for."""
+    return f"{about['processor']}, {about['cores']} core{'s' * (about['cores'] > 1)}"
 
 
 def docs() -> None:
@@ -327,8 +333,7 @@ def docs() -> None:
     results = json.loads(RESULT.read_text())
     lines = ["| what | measured | machine | command | commit |", "|---|---|---|---|---|"]
     for name, measured in results.items():
-        on, revision = measured["machine"], short_revision(measured["git_revision"])
-        where = f"{on['processor']}, {on['cores']} core{'s' * (on['cores'] > 1)}"
+        where, revision = short_machine(measured["machine"]), short_revision(measured["git_revision"])
         cells = (name, words(name, measured), where, f"`{measured['command']}`", revision)
         lines.append(f"| {' | '.join(cells)} |")
     if COMPARED.exists():
