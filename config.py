@@ -66,8 +66,8 @@ class RunConfig:
     synchronous: bool = False
     """Run all parts in one process in lockstep: slower, and the same seed gives the same result bit for bit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the networks compute: `auto` takes a CUDA card if there is one, but for `--synchronous` the CPU, since
-    sums on a card differ in their last bits from run to run."""
+    """Where the networks compute: `auto` takes a CUDA card for pixels if there is one, but for `--synchronous` the CPU,
+    since sums on a card differ in their last bits from run to run; the networks of bodies are too small for a card."""
     debug: bool = False
     """Print tracebacks, and more to log.txt."""
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
@@ -86,7 +86,8 @@ class RunConfig:
     def torch_device(self) -> torch.device:
         """The device that `device` stands for on this machine."""
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() and not self.synchronous else "cpu")
+            suits = torch.cuda.is_available() and not self.synchronous and env_info(self.env_id).kind == "pixels"
+            return torch.device("cuda" if suits else "cpu")
         return torch.device(self.device)
 
     def run_path(self) -> Path:

@@ -42,6 +42,7 @@ if __name__ == "__main__" and sys.argv[1:] and sys.argv[1].startswith(("train", 
 
 import gymnasium
 import numpy as np
+import torch
 import tyro
 
 import checkpoint
@@ -98,8 +99,13 @@ def take_turns(config: RunConfig) -> bool:
     return n_cores() < ENOUGH_CORES and fills_cores(env_info(config.env_id), config.policy, config.torch_device())
 
 
-def n_threads(in_turns: bool) -> int:
-    """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most."""
+def n_threads(in_turns: bool, device: torch.device) -> int:
+    """CPU threads of a child: all of a small machine, in turns; else half of it, eight at most.
+
+    One where a card computes: others would look out for work on the cores that the emulators are to have.
+    """
+    if device.type == "cuda":
+        return 1
     return n_cores() if in_turns else min(8, max(1, n_cores() // 2))
 
 
@@ -299,7 +305,7 @@ class Run:
             self.done = lambda: self.children.has_finished("a2c")
 
     def _n_threads(self) -> int:
-        threads = n_threads(self.take_turns)
+        threads = n_threads(self.take_turns, self.device)
         log.info("each child computes with %d threads%s", threads, ", in turns" if self.take_turns else "")
         return threads
 

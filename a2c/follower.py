@@ -12,7 +12,7 @@ import torch
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, CrewBroken, allocate, linked, share
 from a2c.model import Policy
-from a2c.runner import Actor, Rollout
+from a2c.runner import Actor, Rollout, act_in_turns
 from a2c.update import Batch, Descent, gradients
 from channels import Channels
 from envs import env_info, make_vec_env
@@ -67,7 +67,7 @@ class Follower:
     def act(self, episode_steps: int | None) -> None:
         """Fills this process's columns of the rollout."""
         assert self.actor is not None
-        self.actor.act(episode_steps)
+        act_in_turns([self.actor], episode_steps)
 
     def descend(self, descent: Descent) -> list[float]:
         """Leaves its share of a gradient where the leader finds it; returns its share of the losses."""

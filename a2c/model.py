@@ -74,11 +74,16 @@ class Policy(nn.Module):
         self._kept: list[Tensor] = []  # (T, N, ...) what the body computed in each step that was kept
         # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
         self.acted_on: deque[Tensor] = deque(maxlen=0)
+        self.descending: networks.Recorded | None = None  # see `a2c.update`
+        self._deciding = networks.Recorded(self._decided) if device.type == "cuda" and self.lstm is None else None
 
     @property
     def channels_last(self) -> bool:
-        """Whether pixels should lie channels last in memory, which is what `networks.converted` reads fastest."""
-        return isinstance(self.body, networks.NatureCNN)
+        """Whether pixels should lie channels last in memory, which is what `networks.converted` reads fastest.
+
+        A card changes the layout itself in less time than a processor would.
+        """
+        return isinstance(self.body, networks.NatureCNN) and self.device.type == "cpu"
 
     @property
     def memory_size(self) -> int:
@@ -161,14 +166,33 @@ class Policy(nn.Module):
                 needs. For a recurrent policy alone.
             step: of a rollout whose steps are kept, if there is room for them (`keep`).
         """
-        self.acted_on.append(moved := networks.to_device(observations, self.device))
-        head, values = self._remembering(moved, memory, step)
+        moved = networks.to_device(observations, self.device)
+        if moved.is_cuda and moved.dim() == 4:
+            moved = moved.contiguous(memory_format=torch.channels_last)
+        self.acted_on.append(moved)
+        if self._deciding and noise is not None and step is not None:  # as many environments as each step before
+            return self._fetched(*self._deciding(moved, networks.to_device(noise, self.device)))
         chance = 0.0 if noise is None else networks.to_device(noise, self.device)
-        actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
-        log_probs, _ = self._judged(head, actions)
-        if head.is_cuda:
-            actions, log_probs, values = networks.fetched(actions, log_probs, values)
+        actions, log_probs, values = self._decide(self._remembering(moved, memory, step), chance)
+        if moved.is_cuda:
+            return self._fetched(networks.joined(actions, log_probs, values))
         return actions.numpy(), log_probs.numpy(), values.numpy()
+
+    def _decided(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
+        """What `act` returns, `networks.joined`."""
+        return (networks.joined(*self._decide(self(observations), noise)),)
+
+    def _decide(self, found: tuple[Tensor, Tensor], chance: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """What `forward` found -> actions, their log-probabilities and the values."""
+        head, values = found
+        actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
+        return actions, self._judged(head, actions)[0], values
+
+    def _fetched(self, columns: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The parts of what is `joined` on a card, in main memory."""
+        actions, log_probs, values = columns.cpu().split([columns.shape[1] - 2, 1, 1], 1)
+        chosen = actions if self.n_actions is None else actions.squeeze(1).long()
+        return chosen.numpy(), log_probs.squeeze(1).numpy(), values.squeeze(1).numpy()
 
     @torch.inference_mode()
     def values(self, observations: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
@@ -257,9 +281,10 @@ class Policy(nn.Module):
         With them the policy learns Pong from a third of the steps (`networks.PixelReader`). Those of pixels stay as
         they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
         """
-        if self.statistics is None or (self.channels_last and self.statistics.count >= PIXEL_STEPS):
+        of_pixels = isinstance(self.body, networks.NatureCNN)
+        if self.statistics is None or (of_pixels and self.statistics.count >= PIXEL_STEPS):
             return
-        self.statistics.add(torch.from_numpy(observations[:, -1] if self.channels_last else observations))
+        self.statistics.add(torch.from_numpy(observations[:, -1] if of_pixels else observations))
         for body in (self.body, *self._fast):
             body.reader.normalise(*self.statistics.mean_and_std())  # type: ignore[union-attr, operator]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -140,13 +141,17 @@ class EpisodeRecorder:
 
 
 class Actor:
-    """Acts with the policy in environments that are some of a rollout's columns."""
+    """Acts with the policy in environments that are some of a rollout's columns.
+
+    Their steps go on by themselves from the end of `act` until `see` waits for it, so that two actors of one process
+    can take turns: while one decides, the environments of the other are at work.
+    """
 
     def __init__(
         self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout, episode_steps: int | None = None
     ) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
-        self.stopwatch = Stopwatch()
+        self.views: list[np.ndarray] = []  # colour frames of each step, where people watch
         if episode_steps is not None:
             env.cut_episodes_after(episode_steps)
         options = None
@@ -157,34 +162,43 @@ class Actor:
             options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
         self._store(-1, env.reset(options=options)[0])
 
-    def act(self, episode_steps: int | None = None, *, watch: bool = False) -> list[np.ndarray]:
-        """Fills the columns, from where the last rollout ended; returns the colour frames of each step, if watched.
-
-        None of bodies that are drawn from states, which the rollout has. Episodes may end after so many steps.
-        """
-        r, mine, views = self.rollout, self.mine, list[np.ndarray]()
+    def begin(self, episode_steps: int | None) -> None:
+        """Goes on from where the last rollout ended; episodes may end after so many steps from now on."""
+        r, mine, self.views = self.rollout, self.mine, []
         if episode_steps is not None:
             self.env.cut_episodes_after(episode_steps)
         r.observations[0, mine], r.memory[0, mine] = r.observations[-1, mine], r.memory[-1, mine]
-        for t in range(len(r.rewards)):
-            with self.stopwatch.part("policy"):
-                memory = r.memory[t, mine].copy()
-                acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory, step=t)
-                r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
-                # The step after the last of an episode is none; of step -1, the last rollout's is still there.
-                memory[r.terminated[t - 1, mine] | r.truncated[t - 1, mine]] = 0.0
-                r.memory[t + 1, mine] = memory
-            if r.states.shape[-1]:
-                r.states[t, mine] = self.env.states
-            elif watch:
-                views.append(self.env.watch().copy())
-            with self.stopwatch.part("environment"):
-                observations, rewards, terminated, truncated, _ = self.env.step(r.actions[t, mine])
-                r.true_rewards[t, mine], r.terminated[t, mine], r.truncated[t, mine] = rewards, terminated, truncated
-                self._store(t + 1, observations)
-        with self.stopwatch.part("policy"):
-            r.last_values[mine] = self.policy.values(r.observations[-1, mine], r.memory[-1, mine])
-        return views
+
+    def act(self, t: int) -> None:
+        """Decides on step t."""
+        r, mine = self.rollout, self.mine
+        memory = r.memory[t, mine].copy()
+        acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory, step=t)
+        r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
+        # The step after the last of an episode is none; of step -1, the last rollout's is still there.
+        memory[r.terminated[t - 1, mine] | r.truncated[t - 1, mine]] = 0.0
+        r.memory[t + 1, mine] = memory
+
+    def send(self, t: int, *, watch: bool) -> None:
+        """Lets the environments begin step t; keeps what people see before it, but of bodies, drawn from states."""
+        r, mine = self.rollout, self.mine
+        if r.states.shape[-1]:
+            r.states[t, mine] = self.env.states
+        elif watch:
+            self.views.append(self.env.watch().copy())
+        self.env.send(r.actions[t, mine])
+
+    def see(self, t: int) -> None:
+        """Waits for the end of step t."""
+        r, mine = self.rollout, self.mine
+        observations, rewards, terminated, truncated, _ = self.env.recv()
+        r.true_rewards[t, mine], r.terminated[t, mine], r.truncated[t, mine] = rewards, terminated, truncated
+        self._store(t + 1, observations)
+
+    def end(self) -> None:
+        """Values what came last."""
+        last, memory = self.rollout.observations[-1, self.mine], self.rollout.memory[-1, self.mine]
+        self.rollout.last_values[self.mine] = self.policy.values(last, memory)
 
     def _store(self, t: int, observations: np.ndarray) -> None:
         """Keeps the observations of step t; plane by plane, the fastest change of layout."""
@@ -195,11 +209,42 @@ class Actor:
             self.rollout.observations[t, self.mine] = observations
 
 
+def act_in_turns(
+    actors: Sequence[Actor],
+    episode_steps: int | None = None,
+    *,
+    watch: bool = False,
+    stopwatch: Stopwatch | None = None,
+) -> None:
+    """Fills the columns of all actors, from where the last rollout ended; the first may keep what people watch.
+
+    Episodes may end after `episode_steps`.
+    """
+    stopwatch = stopwatch or Stopwatch()
+    for actor in actors:
+        actor.begin(episode_steps)
+    for t in range(len(actors[0].rollout.rewards)):
+        for i, actor in enumerate(actors):
+            if t:
+                with stopwatch.part("environment"):
+                    actor.see(t - 1)
+            with stopwatch.part("policy"):
+                actor.act(t)
+            with stopwatch.part("environment"):
+                actor.send(t, watch=watch and i == 0)
+    for actor in actors:
+        with stopwatch.part("environment"):
+            actor.see(t)
+        with stopwatch.part("policy"):
+            actor.end()
+
+
 class Runner:
     """Runs the policy in all environments, one rollout of T steps at a time.
 
     Args:
-        env: the environments of this process, the first of all; people watch some of these.
+        envs: the environments of this process, the first of all; people watch some of the first ones. Where they are
+            in several groups, these take turns (`Actor`).
         rollout: columns for the environments of all processes, of which the crew fills the others.
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
@@ -209,7 +254,7 @@ class Runner:
 
     def __init__(
         self,
-        env: PreferenceVecEnv,
+        envs: Sequence[PreferenceVecEnv],
         info: EnvInfo,
         policy: Policy,
         rollout: Rollout,
@@ -222,13 +267,17 @@ class Runner:
     ) -> None:
         self.info, self.policy, self.rollout, self.crew = info, policy, rollout, crew
         self.end_penalty = np.float32(end_penalty)
-        self.actor = Actor(env, slice(0, env.num_envs), policy, rollout, episode_steps)
-        self.stopwatch = self.actor.stopwatch  # the other processes take as long
+        ends = accumulate(env.num_envs for env in envs)
+        columns = (slice(end - env.num_envs, end) for env, end in zip(envs, ends, strict=True))
+        self.actors = [
+            Actor(env, mine, policy, rollout, episode_steps) for env, mine in zip(envs, columns, strict=True)
+        ]
+        self.stopwatch = Stopwatch()  # the other processes take as long
         self.clip_rewards = info.kind == "pixels"
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
         self.watch, self.record = watch and not self.draws_later, record
         self.n_steps, n_envs = rollout.rewards.shape
-        self.cutter = SegmentCutter(info, env.n_watched if self.watch else n_envs, seed, stack_of(info))
+        self.cutter = SegmentCutter(info, envs[0].n_watched if self.watch else n_envs, seed, stack_of(info))
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes, self.true_reward_total = 0, 0.0
@@ -247,13 +296,14 @@ class Runner:
         with self.crew.one_thread_each():
             r.noise[:] = self.policy.noise(*r.rewards.shape)
             self.crew.order("act", [episode_steps] * self.crew.size)
-            views = self.actor.act(episode_steps, watch=self.watch or self.record)
+            act_in_turns(self.actors, episode_steps, watch=self.watch or self.record, stopwatch=self.stopwatch)
         self.crew.results()
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
             raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: mend the environment.")
         done = r.terminated | r.truncated
         r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards
+        views = self.actors[0].views
         episodes = self._recorded(views)
         self._count(done)
         self._views = list(r.states.copy()) if self.draws_later else views if self.watch else []

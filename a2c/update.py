@@ -44,7 +44,7 @@ class RMSProp(Optimizer):
             params = [p for p in group["params"] if p.grad is not None]
             sums, steps = ([self.state[p][name] for p in params] for name in ("sum", "step"))
             share = 1 - group["alpha"]
-            least = torch.tensor(group["eps"] / share, device=params[0].device)  # without gradients it comes to that
+            least = torch.full((), group["eps"] / share, device=params[0].device)  # without gradients it comes to that
             torch._foreach_lerp_(sums, [least] * len(sums), share)
             torch._fused_adagrad_(
                 params,
@@ -64,7 +64,8 @@ class RMSProp(Optimizer):
             for param in group["params"]:
                 if "square_avg" in (state := self.state[param]):  # of a checkpoint from before this was fused
                     state["sum"] = (state.pop("square_avg") + group["eps"]) / (1 - group["alpha"])
-                    state["step"] = torch.zeros((), device=param.device)
+                # A checkpoint holds it in main memory, where PyTorch leaves what has this name.
+                state["step"] = torch.as_tensor(state.get("step", 0.0), device=param.device)
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,14 @@ class Batch:
             moved.append(networks.to_device(rollout.memory[:-1].reshape(rollout.n_decisions, -1), device))
         return cls(observations, *moved)
 
+    def columns(self) -> list[Tensor]:
+        """What it consists of; without the memory that most policies have none of."""
+        columns = [getattr(self, name) for name in self.__dataclass_fields__]
+        return columns if self.memory is not None else columns[:-1]
+
     def select(self, rows: slice | np.ndarray | Tensor, *, but_observations: bool = False) -> Batch:
         """The decisions of some rows, perhaps without their observations, which are by far the most to copy."""
-        columns = [getattr(self, name) for name in self.__dataclass_fields__]
-        if self.memory is None:
-            columns.pop()
+        columns = self.columns()
         if isinstance(rows, slice):
             return Batch(*(column[rows] for column in columns))
         indices = networks.to_device(rows, self.valid.device)
@@ -125,14 +129,17 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
     return RMSProp(params, lr=config.lr)
 
 
+Rows = slice | np.ndarray | Tensor
+
+
 @dataclass(frozen=True)
 class Descent:
-    """What a process needs to know for its share of a gradient."""
+    """What a process needs to know for its share of a gradient; on a card the numbers are there."""
 
-    rows: slice | np.ndarray  # its decisions of the rollout laid flat
-    n_valid: float  # decisions of all shares, of which the losses are means
-    mean: float = 0.0  # subtracted from the advantages
-    std: float = 1.0  # then divides them
+    rows: Rows  # its decisions of the rollout laid flat
+    n_valid: float | Tensor  # decisions of all shares, of which the losses are means
+    mean: float | Tensor = 0.0  # subtracted from the advantages
+    std: float | Tensor = 1.0  # then divides them
     ent_coef: float = 0.0  # weight of the entropy bonus
 
 
@@ -140,11 +147,12 @@ def a2c_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
     """One step on the whole batch along the advantage-weighted policy gradient."""
-    rows: list[slice | np.ndarray] = [share(len(batch), crew.size, index) for index in range(crew.size)]
+    rows: list[Rows] = [share(len(batch), crew.size, index) for index in range(crew.size)]
     if policy.memory_size or policy.keeps:  # then of the environments in which each process acted
         envs = torch.arange(config.n_envs)
         rows = [_all_steps(envs[share(len(envs), crew.size, index)], config) for index in range(crew.size)]
-    return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=float(batch.valid.sum())))
+    n_valid = batch.valid.sum().clamp(min=1)
+    return _numbers(_step(policy, optimizer, batch, config, crew, rows, n_valid=_known(n_valid)[0]))
 
 
 def ppo_update(
@@ -159,11 +167,17 @@ def ppo_update(
     if policy.memory_size:
         n, n_minibatches = config.n_envs, max(1, min(n_minibatches, config.n_envs // crew.size))
     for _ in range(config.ppo_epochs):
-        for indices in torch.randperm(n).tensor_split(n_minibatches):
-            parts = indices.tensor_split(crew.size)
-            rows = [_all_steps(part, config) if policy.memory_size else part.numpy() for part in parts]
-            statistics = _statistics(batch, torch.from_numpy(np.concatenate(rows)))
-            figures = _step(policy, optimizer, batch, config, crew, rows, **statistics)
+        order = torch.randperm(n)
+        if not policy.memory_size:
+            order = networks.to_device(order, batch.valid.device)
+        for indices in order.tensor_split(n_minibatches):
+            rows: list[np.ndarray | Tensor] = []
+            for part in indices.tensor_split(crew.size):
+                if policy.memory_size:
+                    rows.append(_all_steps(part, config))
+                else:
+                    rows.append(part if part.is_cuda else part.numpy())
+            figures = _step(policy, optimizer, batch, config, crew, rows, **_statistics(batch, rows))
     return _numbers(figures)
 
 
@@ -173,15 +187,21 @@ def _all_steps(envs: Tensor, config: PolicyConfig) -> np.ndarray:
     return (steps * config.n_envs + envs.numpy()).reshape(-1)
 
 
-def _statistics(batch: Batch, indices: Tensor) -> dict[str, float]:
+def _statistics(batch: Batch, rows: Sequence[np.ndarray | Tensor]) -> dict[str, float | Tensor]:
     """Number of valid decisions, mean and deviation of their advantages; fewer than two stay as they are."""
-    indices = networks.to_device(indices, batch.valid.device)
+    indices = torch.cat([networks.to_device(part, batch.valid.device) for part in rows])
     valid, advantages = batch.valid[indices].float(), batch.advantages[indices]
     n = valid.sum()
     mean = (advantages * valid).sum() / n.clamp(min=1)
     std = (((advantages - mean) ** 2 * valid).sum() / (n - 1).clamp(min=1)).sqrt() + 1e-8
-    found = dict(zip(("n_valid", "mean", "std"), torch.stack([n, mean, std]).tolist(), strict=True))
-    return found if found["n_valid"] >= 2 else {"n_valid": found["n_valid"]}
+    known = _known(n.clamp(min=1), mean.where(n >= 2, 0), std.where(n >= 2, 1))
+    return dict(zip(("n_valid", "mean", "std"), known, strict=True))
+
+
+def _known(*numbers: Tensor) -> Sequence[float | Tensor]:
+    """Numbers for every process of a crew; those on a card stay there, where nobody has to wait for them."""
+    found: list[float] = [] if numbers[0].is_cuda else torch.stack(numbers).tolist()
+    return found or numbers
 
 
 def _step(
@@ -190,8 +210,8 @@ def _step(
     batch: Batch,
     config: PolicyConfig,
     crew: Crew,
-    rows: Sequence[slice | np.ndarray],
-    **statistics: float,
+    rows: Sequence[Rows],
+    **statistics: float | Tensor,
 ) -> dict[str, Tensor]:
     """Moves the weights by the clipped gradient of the three losses together, to which each process adds its rows."""
     descents = [Descent(part, ent_coef=config.ent_coef, **statistics) for part in rows]
@@ -206,23 +226,42 @@ def _step(
     return {**dict(zip(LOSSES, losses, strict=True)), "grad_norm": grad_norm}
 
 
-def gradients(
-    policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent
-) -> tuple[tuple[Tensor, ...], Tensor]:
+def gradients(policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent) -> tuple[list[Tensor], Tensor]:
     """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
     mine = batch.select(descent.rows, but_observations=policy.keeps)
-    at_first = None if mine.memory is None else mine.memory[: len(mine) // config.n_steps]
-    evaluation = policy.evaluate(None if policy.keeps else mine.observations, mine.actions, at_first, mine.valid)
-    advantages = (mine.advantages - descent.mean) / descent.std
+    numbers = (descent.n_valid, descent.mean, descent.std, descent.ent_coef)
+    if mine.valid.is_cuda and mine.memory is None:
+        if policy.descending is None:
+            policy.descending = networks.Recorded(lambda *x: _gradients(policy, config, Batch(*x[:-4]), *x[-4:]))
+        there = (x if isinstance(x, Tensor) else torch.full((), x, device=mine.valid.device) for x in numbers)
+        found = policy.descending(*mine.columns(), *there)
+    else:
+        found = _gradients(policy, config, mine, *numbers)
+    return list(found[1:]), found[0]
+
+
+def _gradients(
+    policy: Policy,
+    config: PolicyConfig,
+    batch: Batch,
+    n_valid: float | Tensor,
+    mean: float | Tensor,
+    std: float | Tensor,
+    ent_coef: float | Tensor,
+) -> tuple[Tensor, ...]:
+    """LOSSES (3,) and the gradient; of the config, neither rates nor weights, which change as a run goes on."""
+    at_first = None if batch.memory is None else batch.memory[: len(batch) // config.n_steps]
+    evaluation = policy.evaluate(None if policy.keeps else batch.observations, batch.actions, at_first, batch.valid)
+    advantages = (batch.advantages - mean) / std
     policy_losses = -advantages * evaluation.log_probs
     if config.algo == "ppo":
-        ratio = (evaluation.log_probs - mine.log_probs).exp()
+        ratio = (evaluation.log_probs - batch.log_probs).exp()
         policy_losses = -torch.minimum(ratio * advantages, ratio.clamp(1 - PPO_CLIP, 1 + PPO_CLIP) * advantages)
-    value_losses = (mine.returns - evaluation.values) ** 2
+    value_losses = (batch.returns - evaluation.values) ** 2
     columns = torch.stack([policy_losses, value_losses, evaluation.entropy])
-    losses = (columns * mine.valid).sum(1) / max(1.0, descent.n_valid)
-    loss = losses[0] + VALUE_COEF * losses[1] - descent.ent_coef * losses[2]
-    return torch.autograd.grad(loss, policy.weights()), losses.detach()
+    losses = (columns * batch.valid).sum(1) / n_valid
+    loss = losses[0] + VALUE_COEF * losses[1] - ent_coef * losses[2]
+    return losses.detach(), *torch.autograd.grad(loss, policy.weights())
 
 
 def _numbers(figures: dict[str, Tensor]) -> dict[str, float]:

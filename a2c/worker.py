@@ -32,6 +32,7 @@ from channels import Channels, Report, offer
 from envs import EnvError, EnvInfo, env_info, make_vec_env
 from errors import UserError
 from reward_predictor import DIVERGED
+from run_folder import n_cores
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
@@ -98,9 +99,9 @@ class PolicyWorker:
         self.policy = Policy(self.info, config.policy_network, device)
         if self.policy.log_std is not None:
             torch.nn.init.constant_(self.policy.log_std, math.log(config.init_noise_std))
-        if device.type == "cuda":  # then the update and the reward predictor need no second transfer
-            self.policy.acted_on = deque(maxlen=config.n_steps)
-        shared = Shared.lay_out(self.policy, env_id, config, Arena(memory), len(links) + 1, leads=True)
+        has_card = device.type == "cuda"
+        arena = Arena(memory, pinned=has_card)
+        shared = Shared.lay_out(self.policy, env_id, config, arena, len(links) + 1, leads=True)
         self.crew = Crew(links, shared.gradients)
         self.optimizer = make_optimizer(self.policy, config)
         self.steps, self.updates, self.dropped_segments = 0, 0, 0
@@ -118,12 +119,29 @@ class PolicyWorker:
         self.crew.order("begin", [env_seed] * self.crew.size, [self._episode_steps] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
         n_envs = share(config.n_envs, self.crew.size, 0).stop
-        if config.algo == "a2c":  # its one update is by the policy that acted
-            self.policy.keep(config.n_steps, n_envs)
         n_threads = int(self.crew.size > 1)
-        env = make_vec_env(env_id, n_envs, env_seed, n_shown, n_threads, whole_games=config.whole_games)
+        # While a card decides for one half of them, the others are at work.
+        n_groups = 2 if has_card and self.info.kind == "pixels" and n_envs > 1 else 1
+        if n_groups > 1:
+            n_threads = max(1, n_cores() // n_groups)
+        groups = [share(n_envs, n_groups, i) for i in range(n_groups)]
+        if has_card:  # then the update and the reward predictor need no second transfer
+            self.policy.acted_on = deque(maxlen=config.n_steps * n_groups)
+        elif config.algo == "a2c":  # its one update is by the policy that acted
+            self.policy.keep(config.n_steps, n_envs)
+        envs = [
+            make_vec_env(
+                env_id,
+                group.stop - group.start,
+                env_seed + group.start,
+                0 if i else min(n_shown, group.stop),
+                n_threads,
+                whole_games=config.whole_games,
+            )
+            for i, group in enumerate(groups)
+        ]
         self.runner = Runner(
-            env,
+            envs,
             self.info,
             self.policy,
             shared.rollout,
@@ -455,7 +473,8 @@ class PolicyWorker:
         if self.updates:
             self.save()
         self.crew.close()
-        self.runner.actor.env.close()
+        for actor in self.runner.actors:
+            actor.env.close()
         self.evaluator.close()
         if self._writer is not None:
             self._writer.close()

@@ -94,7 +94,7 @@ def collect(config: PolicyConfig) -> tuple[Policy, Rollout]:
     info = env_info(PONG)
     env, policy = make_vec_env(PONG, config.n_envs, seed=0), Policy(info, config.policy_network, device())
     rollout = Rollout.allocate(info, config.n_steps, config.n_envs, Arena(), policy.channels_last)
-    Runner(env, info, policy, rollout, 0, watch=False, record=False).collect()
+    Runner([env], info, policy, rollout, 0, watch=False, record=False).collect()
     env.close()
     return policy, rollout
 

@@ -77,9 +77,19 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Take one agent step everywhere."""
+        self.send(actions)
+        return self.recv()
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        """Begin an agent step everywhere."""
         self._emulators.send(actions)
         if self._colour is not None:
             self._colour.send(actions[: self.n_watched])
+
+    def recv(
+        self,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Wait for the end of the step."""
         obs, rewards, terminated, truncated, info = self._emulators.recv()
         if self._colour is not None:
             frames, *twins, _ = self._colour.recv()

@@ -1,5 +1,7 @@
 """The vector environment that every kind of environment is turned into."""
 
+from typing import Any
+
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -40,6 +42,17 @@ class PreferenceVecEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, n_envs)
         self.action_space = batch_space(self.single_action_space, n_envs)
         self._first_seed: int | None = seed
+        self._sent: NDArray[Any] | None = None  # actions
+
+    def send(self, actions: NDArray[Any]) -> None:
+        """Begin a step, whose results `recv` returns; emulators take it meanwhile, the others only then."""
+        self._sent = actions
+
+    def recv(
+        self,
+    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """End the step that was begun by `send`; returns what step() does."""
+        return self.step(self._sent)
 
     def watch(self) -> NDArray[np.uint8]:
         """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""

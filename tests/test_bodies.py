@@ -90,7 +90,7 @@ def test_training_shows_every_moment_of_an_episode_at_once() -> None:
     info = env_info("Reacher")
     rollout = Rollout.allocate(info, 110, 5, Arena(), channels_last=False)
     with closing(make_vec_env("Reacher", 5, seed=0)) as env:
-        Runner(env, info, Policy(info, "nature"), rollout, 0, watch=False, record=False).collect()
+        Runner([env], info, Policy(info, "nature"), rollout, 0, watch=False, record=False).collect()
         ends = [np.flatnonzero(rollout.truncated[:, i]).tolist() for i in range(5)]
         assert ends == [[49, 100], [39, 90], [29, 80], [19, 70], [9, 60]]
         env.reset()
@@ -177,7 +177,7 @@ def segments(env_id: str, n_steps: int) -> list[Segment]:
     policy = Policy(info, "nature")
     rollout = Rollout.allocate(info, n_steps, 2, Arena(), policy.channels_last)
     with closing(make_vec_env(env_id, 2, seed=0)) as env:
-        runner = Runner(env, info, policy, rollout, 0, watch=True, record=False)
+        runner = Runner([env], info, policy, rollout, 0, watch=True, record=False)
         _, found = runner.collect(), runner.cut(policy_step=0)
         np.testing.assert_array_equal(decode_view(found[0].view or b""), rollout.states[:10, 0])
         runner.collect()  # which overwrites the rollout's arrays, but not what the segments hold

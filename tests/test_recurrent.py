@@ -63,7 +63,7 @@ def runner_for(network: str) -> Runner:
     torch.manual_seed(0)
     policy = Policy(INFO, network)
     rollout = Rollout.allocate(INFO, N_STEPS, N_ENVS, Arena(), policy.channels_last, policy.memory_size)
-    return Runner(Cue(), INFO, policy, rollout, 0, watch=False, record=False)
+    return Runner([Cue()], INFO, policy, rollout, 0, watch=False, record=False)
 
 
 def judged(policy: Policy, rollout: Rollout, observations: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner, random_segment
 from channels import Episode
-from envs import EnvInfo, PreferenceVecEnv
+from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 from examples.dot_left import to_the_left
 from pref_db import Segment, decode_frames
 
@@ -107,7 +107,7 @@ def make_runner(env: ScriptedVecEnv, network: str, n_steps: int = 5, *, seed: in
     """A runner of this process alone."""
     policy = Policy(env.info, network)
     rollout = Rollout.allocate(env.info, n_steps, env.num_envs, Arena(), policy.channels_last)
-    return Runner(env, env.info, policy, rollout, seed, **{"watch": False, "record": False, **options})
+    return Runner([env], env.info, policy, rollout, seed, **{"watch": False, "record": False, **options})
 
 
 def play(
@@ -329,3 +329,25 @@ def test_actions_of_a_random_segment_are_within_their_bounds() -> None:
     """As in training; else a teacher that counts on that is refused before the run."""
     segment = random_segment("Hopper-v1", seed=0, clip_steps=60)
     assert segment is not None and np.abs(segment.actions).max() == 1
+
+
+@pytest.mark.slow
+def test_environments_in_two_groups_play_what_one_group_of_them_does() -> None:
+    env_id, n_steps, rollouts = "PongNoFrameskip-v4", 6, []
+    for sizes in ([4], [2, 2]):
+        torch.manual_seed(0)
+        envs = [make_vec_env(env_id, size, 7 + i * size) for i, size in enumerate(sizes)]
+        info, policy = envs[0].info, Policy(envs[0].info, "nature")
+        rollout = Rollout.allocate(info, n_steps, 4, Arena(), policy.channels_last)
+        runner = Runner(envs, info, policy, rollout, 0, watch=False, record=False)
+        for _ in range(4):
+            runner.collect()
+        rollouts.append(rollout)
+        for env in envs:
+            env.close()
+    one, two = rollouts
+    assert len(np.unique(one.actions)) > 1 and not np.array_equal(one.observations[:, 0], one.observations[:, 2])
+    for name in ("observations", "actions", "true_rewards", "terminated"):
+        assert np.array_equal(getattr(one, name), getattr(two, name)), name
+    np.testing.assert_allclose(one.values, two.values, atol=0.02)  # sums of other shapes, perhaps in bfloat16
+    np.testing.assert_allclose(one.last_values, two.last_values, atol=0.02)
