@@ -41,6 +41,7 @@ FIXED = (
 )
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 MOST_SEEDS = 2**62  # PyTorch takes 64 bits, and environments have seeds some way beyond the run's
+LARGEST = 2**31 - 1  # of what is counted
 INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
 
 
@@ -308,6 +309,8 @@ def validate(config: RunConfig) -> None:
     for name, (value, least) in at_least.items():
         if not least <= value < float("inf"):
             raise UserError(f"--{name} must be {least} or more{' and finite' * (value > least)}, not {value}.")
+        if value > LARGEST:
+            raise UserError(f"--{name} must be {LARGEST} or less, not {value}.")
     predictor.check("--")
     check_seed(config.seed)
     if prefs.teacher_end_penalty and ":" in prefs.teacher:

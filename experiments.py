@@ -188,7 +188,7 @@ def reproduce(
         at_once: how many runs at the same time; by default as many as cores and memory allow.
 
     Raises:
-        UserError: there is no such experiment, or a folder holds another one's run.
+        UserError: there is no such experiment, no folder for it, or one that holds another one's run.
         ChildError: a run failed.
     """
     if name is None:
@@ -208,6 +208,10 @@ def reproduce(
         wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
     for one in wanted:
         _check_same(*one)
+    try:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {log_dir} ({error.strerror}); choose another --log_dir.") from error
     n_left = sum(not is_done(run) for *_, run in wanted)
     at_once = max(1, min(at_once, n_left))  # the cores are divided between them
     page = Path(log_dir) / f"{name}-report"

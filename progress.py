@@ -18,6 +18,7 @@ from rich.text import Text
 from a2c.evaluation import COLUMNS as EVALUATION_COLUMNS
 from a2c.evaluation import POLICIES, STATISTICS, read_evaluations
 from channels import Report, peak_memory_mb
+from errors import UserError
 from run_folder import read_config
 
 log = logging.getLogger("run")
@@ -63,12 +64,16 @@ class Progress:
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
-        self._file = open_rows(folder / "progress.csv")
-        rows = list(csv.DictReader(self._file))
-        for row in rows:
-            self._take_return_before(row["episode_return"], row["steps"])
-        # A resumed run goes on from the time that it had taken so far.
-        self._seconds_before = max((float(row["seconds"] or 0) for row in rows), default=0.0)
+        path = folder / "progress.csv"
+        try:
+            self._file = open_rows(path)
+            rows = list(csv.DictReader(self._file))
+            for row in rows:
+                self._take_return_before(row["episode_return"], row["steps"])
+            # A resumed run goes on from the time that it had taken so far.
+            self._seconds_before = max((float(row["seconds"] or 0) for row in rows), default=0.0)
+        except (KeyError, ValueError, csv.Error) as error:
+            raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
         if not self._file.tell():
             self._csv.writeheader()

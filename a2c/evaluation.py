@@ -13,6 +13,7 @@ from a2c.config import PolicyConfig
 from a2c.model import Policy
 from channels import Channels
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
+from errors import UserError
 
 # Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
 SEED_OFFSET = 500_000
@@ -149,9 +150,18 @@ class Evaluator:
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of a run's evaluations.csv, by the names in COLUMNS; none if there is no such file."""
+    """The rows of a run's evaluations.csv, by the names in COLUMNS; none if there is no such file.
+
+    Raises UserError if it holds something else.
+    """
     path = run_dir / "evaluations.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if row.get("capped")]  # without a row cut by a crash
+    try:
+        with path.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("capped")]  # without a row cut by a crash
+            for row in rows:
+                int(row["steps"])
+    except (KeyError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
+    return rows

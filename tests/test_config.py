@@ -296,6 +296,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("n_initial_prefs", "-1"),
         ("max_prefs", "-1"),
         ("max_segs", "1"),
+        ("max_segs", "9223372036854775808"),
         ("clip_steps", "0"),
         ("seed", "-1"),
         ("million_timesteps", "0"),

@@ -30,7 +30,7 @@ from channels import Channels, Report, drain
 from config import parse
 from envs import env_info as find_env
 from envs import make_vec_env
-from errors import told
+from errors import UserError, told
 from label_server.status import curves
 from progress import Progress, draw_curves, summary
 from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, small_files, started, wait_for
@@ -439,6 +439,23 @@ def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -
     with (tmp_path / "progress.csv").open(newline="") as file:
         assert [row["steps"] for row in csv.DictReader(file)] == ["10", "20"]
     assert [row["steps"] for row in read_evaluations(tmp_path)] == ["10", "10", "20", "20"]
+
+
+NO_TEXT, OTHER_COLUMNS, NO_NUMBERS = b"\x00\xff\xfe\n\x80,1\n", b"a,b\n1,2\n", b"steps,seconds,capped\nx,y,z\n"
+
+
+@pytest.mark.parametrize("content", [NO_TEXT, OTHER_COLUMNS, NO_NUMBERS])
+def test_a_progress_that_is_none_is_said_to_be_damaged(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "progress.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"progress\.csv is damaged; move it away"):
+        Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+
+
+@pytest.mark.parametrize("content", [NO_TEXT, NO_NUMBERS])
+def test_evaluations_that_are_none_are_said_to_be_damaged(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "evaluations.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"evaluations\.csv is damaged; move it away"):
+        read_evaluations(tmp_path)
 
 
 def test_the_predictors_loss_has_a_curve_and_a_run_from_before_goes_on_without(tmp_path: Path) -> None:

@@ -76,6 +76,12 @@ def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monke
         assert sum(1 for _ in film.decode(video=0)) == 50
 
 
+def test_a_place_where_no_run_can_be_is_refused_before_the_first_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file.*choose another --log_dir"):
+        reproduce("pong-true", seeds=2, log_dir=str(tmp_path / "file"))
+
+
 def test_a_seed_that_fails_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
