@@ -6,6 +6,7 @@ import contextlib
 import csv
 import logging
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -61,23 +62,27 @@ class Progress:
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
+        self._seconds_before = self._read_before(folder / "progress.csv")
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
-        path = folder / "progress.csv"
-        try:
-            self._file = open_rows(path)
-            rows = list(csv.DictReader(self._file))
-            for row in rows:
-                self._take_return_before(row["episode_return"], row["steps"])
-            # A resumed run goes on from the time that it had taken so far.
-            self._seconds_before = max((float(row["seconds"] or 0) for row in rows), default=0.0)
-        except (KeyError, ValueError, csv.Error) as error:
-            raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
+        self._file = open_rows(folder / "progress.csv")
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
-        if not self._file.tell():
+        if not self._file.seek(0, os.SEEK_END):
             self._csv.writeheader()
             self._file.flush()
+
+    def _read_before(self, path: Path) -> float:
+        """What a run that is resumed has told so far; returns the seconds that it had taken, from which it goes on."""
+        seconds = 0.0
+        try:
+            with open_rows(path) as file:
+                for row in csv.DictReader(file):
+                    self._take_return_before(row["episode_return"], row["steps"])
+                    seconds = max(seconds, float(row["seconds"] or 0))
+        except (KeyError, ValueError, csv.Error) as error:
+            raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
+        return seconds
 
     def update(self, report: Report, labels: int) -> None:
         """Takes a child's report."""
@@ -218,9 +223,10 @@ def open_rows(path: Path) -> TextIO:
 
     Another row written behind that would read as one with it.
     """
+    with path.open("ab+") as whole:
+        whole.seek(0)
+        whole.truncate(whole.read().rfind(b"\n") + 1)
     file = path.open("a+", newline="")
-    file.seek(0)
-    file.truncate(file.read().rfind("\n") + 1)
     file.seek(0)
     return file
 
