@@ -89,32 +89,39 @@ class Recorded:
     """A function of tensors on a card, recorded once it was called a few times with such shapes, and then played back.
 
     That costs the processor a tenth of launching each operation. What it reads besides must stay where it is in memory,
-    as weights do; what it returns is overwritten by the next call.
+    as weights do; what it returns is overwritten by the next call. Where nothing can be recorded it is just called.
     """
 
     launched_before = 3  # calls in which libraries choose their algorithms, which cannot be recorded
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.function = function
+        self.function, self.records = function, True
         self._calls: Counter[tuple[torch.Size, ...]] = Counter()
-        self._recordings: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, ...]]]
-        self._recordings = {}
+        self._recordings: dict[tuple[torch.Size, ...], tuple[Any, list[Tensor], tuple[Tensor, ...]]] = {}
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         shapes = tuple(tensor.shape for tensor in inputs)
+        self._calls[shapes] += 1
+        if self.records and shapes not in self._recordings and self._calls[shapes] > self.launched_before:
+            self._record(shapes, inputs)
         if shapes not in self._recordings:
-            self._calls[shapes] += 1
-            if self._calls[shapes] <= self.launched_before:
-                return self.function(*inputs)
-            graph, places = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in inputs]
-            with torch.cuda.graph(graph):
-                results = self.function(*places)
-            self._recordings[shapes] = graph, places, results
+            return self.function(*inputs)
         graph, places, results = self._recordings[shapes]
         for place, tensor in zip(places, inputs, strict=True):
             place.copy_(tensor)
         graph.replay()
         return results
+
+    def _record(self, shapes: tuple[torch.Size, ...], inputs: Sequence[Tensor]) -> None:
+        places = [tensor.clone() for tensor in inputs]
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                results = self.function(*places)
+        except RuntimeError:  # neither this card nor its driver can
+            self.records = False
+        else:
+            self._recordings[shapes] = graph, places, results
 
 
 def converted(pixels: Tensor, dtype: torch.dtype) -> Tensor:

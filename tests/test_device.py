@@ -133,6 +133,14 @@ def test_the_newest_observations_are_kept_for_the_update() -> None:
     acting.evaluate(kept, chosen).log_probs.sum().backward()  # tensors of inference mode would refuse
 
 
+@needs_no_card
+def test_what_cannot_be_recorded_is_called_each_time() -> None:
+    twice = networks.Recorded(lambda x: (2 * x,))
+    for i in range(networks.Recorded.launched_before + 2):
+        assert twice(torch.tensor([float(i)]))[0] == 2 * i
+    assert not twice.records
+
+
 @needs_card
 @pytest.mark.parametrize("kind", ["pixels", "vector"])
 def test_a_policy_acts_and_evaluates_alike(kind: Literal["pixels", "vector"]) -> None:
