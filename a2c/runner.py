@@ -143,8 +143,8 @@ class EpisodeRecorder:
 class Actor:
     """Acts with the policy in environments that are some of a rollout's columns.
 
-    Their steps go on by themselves from the end of `act` until `see` waits for it, so that two actors of one process
-    can take turns: while one decides, the environments of the other are at work.
+    A step goes on by itself from `send` until `see` waits for its end. So two actors of one process can take turns:
+    while one decides, the environments of the other are at work.
     """
 
     def __init__(

@@ -68,10 +68,8 @@ def gather(env_id: str, n: int) -> list[Segment]:
     torch.manual_seed(0)
     env, policy = make_vec_env(env_id, config.n_envs, seed=0, in_process=True), Policy(info, config.policy_network)
     rollout = Rollout.allocate(info, config.n_steps, config.n_envs, Arena(), policy.channels_last)
-    runner, optimizer = (
-        Runner([env], info, policy, rollout, 0, watch=False, record=False),
-        make_optimizer(policy, config),
-    )
+    runner = Runner([env], info, policy, rollout, 0, watch=False, record=False)
+    optimizer = make_optimizer(policy, config)
     untrained, trained = list[Segment](), list[Segment]()
     while len(untrained) < n:
         runner.collect()

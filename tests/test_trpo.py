@@ -142,10 +142,8 @@ def test_it_learns_to_balance_a_pole() -> None:
     info, config = env_info("CartPole-v1"), replace(CONFIG, gamma=0.99)
     env, policy = make_vec_env(info.env_id, 8, seed=0, in_process=True), Policy(info, "nature")
     rollout = Rollout.allocate(info, config.n_steps, 8, Arena(), channels_last=False)
-    runner, optimizer = (
-        Runner([env], info, policy, rollout, 0, watch=False, record=False),
-        make_optimizer(policy, config),
-    )
+    runner = Runner([env], info, policy, rollout, 0, watch=False, record=False)
+    optimizer = make_optimizer(policy, config)
     for _ in range(10):
         r, _ = runner.collect()
         arrays = (r.rewards, r.values, r.last_values, r.terminated, r.truncated)
