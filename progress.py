@@ -6,7 +6,6 @@ import contextlib
 import csv
 import logging
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -62,25 +61,26 @@ class Progress:
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
-        self._seconds_before = self._read_before(folder / "progress.csv")
+        self._file = open_rows(folder / "progress.csv")
+        self._seconds_before = self._read_before()
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
-        self._file = open_rows(folder / "progress.csv")
         self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
-        if not self._file.seek(0, os.SEEK_END):
+        if not self._file.tell():
             self._csv.writeheader()
             self._file.flush()
 
-    def _read_before(self, path: Path) -> float:
+    def _read_before(self) -> float:
         """What a run that is resumed has told so far; returns the seconds that it had taken, from which it goes on."""
         seconds = 0.0
         try:
-            with open_rows(path) as file:
-                for row in csv.DictReader(file):
-                    self._take_return_before(row["episode_return"], row["steps"])
-                    seconds = max(seconds, float(row["seconds"] or 0))
+            for row in csv.DictReader(self._file):
+                self._take_return_before(row["episode_return"], row["steps"])
+                seconds = max(seconds, float(row["seconds"] or 0))
         except (KeyError, ValueError, csv.Error) as error:
+            self._file.close()
+            path = self.folder / "progress.csv"
             raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
         return seconds
 

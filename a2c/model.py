@@ -171,11 +171,11 @@ class Policy(nn.Module):
             moved = moved.contiguous(memory_format=torch.channels_last)
         self.acted_on.append(moved)
         if self._deciding and noise is not None and step is not None:  # as many environments as each step before
-            return self._fetched(*self._deciding(moved, networks.to_device(noise, self.device)))
+            return self.fetched(*self._deciding(moved, networks.to_device(noise, self.device)))
         chance = 0.0 if noise is None else networks.to_device(noise, self.device)
         actions, log_probs, values = self._decide(self._remembering(moved, memory, step), chance)
         if moved.is_cuda:
-            return self._fetched(networks.joined(actions, log_probs, values))
+            return self.fetched(networks.joined(actions, log_probs, values))
         return actions.numpy(), log_probs.numpy(), values.numpy()
 
     def _decided(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
@@ -188,7 +188,7 @@ class Policy(nn.Module):
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
         return actions, self._judged(head, actions)[0], values
 
-    def _fetched(self, columns: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def fetched(self, columns: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The parts of what is `joined` on a card, in main memory."""
         actions, log_probs, values = columns.cpu().split([columns.shape[1] - 2, 1, 1], 1)
         chosen = actions if self.n_actions is None else actions.squeeze(1).long()

@@ -22,6 +22,7 @@ VALUE_COEF = 0.5
 MAX_GRAD_NORM = 0.5
 PPO_CLIP = 0.2
 LOSSES = ("policy_loss", "value_loss", "entropy")
+Rows = slice | np.ndarray | Tensor  # of a rollout laid flat
 
 
 class RMSProp(Optimizer):
@@ -104,7 +105,7 @@ class Batch:
         columns = [getattr(self, name) for name in self.__dataclass_fields__]
         return columns if self.memory is not None else columns[:-1]
 
-    def select(self, rows: slice | np.ndarray | Tensor, *, but_observations: bool = False) -> Batch:
+    def select(self, rows: Rows, *, but_observations: bool = False) -> Batch:
         """The decisions of some rows, perhaps without their observations, which are by far the most to copy."""
         columns = self.columns()
         if isinstance(rows, slice):
@@ -127,9 +128,6 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
     if config.algo in ("ppo", "trpo"):
         return Adam(params, lr=config.lr, eps=1e-5, fused=True)
     return RMSProp(params, lr=config.lr)
-
-
-Rows = slice | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
@@ -171,12 +169,10 @@ def ppo_update(
         if not policy.memory_size:
             order = networks.to_device(order, batch.valid.device)
         for indices in order.tensor_split(n_minibatches):
-            rows: list[np.ndarray | Tensor] = []
-            for part in indices.tensor_split(crew.size):
-                if policy.memory_size:
-                    rows.append(_all_steps(part, config))
-                else:
-                    rows.append(part if part.is_cuda else part.numpy())
+            rows = [
+                _all_steps(part, config) if policy.memory_size else part if part.is_cuda else part.numpy()
+                for part in indices.tensor_split(crew.size)
+            ]
             figures = _step(policy, optimizer, batch, config, crew, rows, **_statistics(batch, rows))
     return _numbers(figures)
 
@@ -200,8 +196,7 @@ def _statistics(batch: Batch, rows: Sequence[np.ndarray | Tensor]) -> dict[str, 
 
 def _known(*numbers: Tensor) -> Sequence[float | Tensor]:
     """Numbers for every process of a crew; those on a card stay there, where nobody has to wait for them."""
-    found: list[float] = [] if numbers[0].is_cuda else torch.stack(numbers).tolist()
-    return found or numbers
+    return numbers if numbers[0].is_cuda else torch.stack(numbers).tolist()
 
 
 def _step(

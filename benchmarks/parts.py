@@ -120,7 +120,7 @@ def policy_forward(seconds: float = 10.0) -> Reading:
     share = slice(0, config.n_envs // size)
     observations, noise = rollout.observations[0, share], rollout.noise[0, share]
     torch.set_num_threads(torch.get_num_threads() // size)
-    per_second, took = pace(lambda: policy.act(observations, noise), seconds)
+    per_second, took = pace(lambda: policy.act(observations, noise, step=0), seconds)
     return reading("policy_forward", per_second * len(noise) * size, "agent steps/s", took, n_envs=config.n_envs)
 
 

@@ -100,11 +100,20 @@ def test_only_large_networks_that_share_a_small_processor_take_turns(
         folder.close()
 
 
+@pytest.mark.parametrize(("kind", "actions"), [("pixels", torch.tensor([0, 17, 5])), ("vector", torch.randn(3, 2))])
+def test_what_is_fetched_at_once_is_what_was_on_the_card(kind: Literal["pixels", "vector"], actions: Tensor) -> None:
+    device = CUDA if has_card else networks.CPU
+    sent = (actions, torch.randn(3), torch.randn(3))
+    fetched = policy(device, kind).fetched(networks.joined(*(tensor.to(device) for tensor in sent)))
+    for before, after in zip(sent, map(torch.from_numpy, fetched), strict=True):
+        assert after.dtype == before.dtype and torch.equal(after, before)
+
+
 @needs_card
 @pytest.mark.parametrize("kind", ["pixels", "vector"])
 def test_a_recorded_decision_is_what_the_policy_decides_now(kind: Literal["pixels", "vector"]) -> None:
     acting = policy(CUDA, kind)
-    for n in (6, 3, 6):  # each number of environments has a recording
+    for n in (6, 3) * (networks.Recorded.launched_before + 2):  # each number of environments has a recording
         with torch.no_grad():
             for weight in acting.parameters():
                 weight.add_(0.01 * torch.randn_like(weight))
@@ -229,9 +238,10 @@ def test_a_predictor_settles_normalises_and_rewards_alike(network: Literal["cnn"
     copy = PredictorCopySpec(PIXELS, config, board, CUDA).build()
     board.publish(made[0])
     assert copy.refresh() == 1
-    np.testing.assert_allclose(
-        copy.member_rewards(observations, actions).mean(0), rewards[0], atol=0.05 * config.reward_std
-    )  # bfloat16
+    # The copy has batch norm folded, which in bfloat16 is another rounding.
+    folded = made[0].folded().reward(observations, actions)
+    np.testing.assert_allclose(copy.member_rewards(observations, actions).mean(0), folded, atol=1e-4)
+    assert np.corrcoef(folded, rewards[0])[0, 1] > 0.99
 
 
 @needs_card
