@@ -43,9 +43,10 @@ class PolicyConfig:
     """Train on whole games of Enduro, through snow, night and fog, and not on the first 3,000 frames alone, which are
     easier to compare. Evaluations play whole games either way."""
     first_episode_steps: int = 0
-    """Steps of the first episodes of a body, a clip's at least, which grow on a line to whole ones at the end of the
-    training: of whole ones a body that falls would spend most on the ground. Evaluations play whole ones; the true
-    reward that is told of the training is of episodes as long as they then are. 0: whole from the start."""
+    """Steps, a clip's at least, after which a body's episode may be given up, where a rollout ends: if the critic
+    expects much less of it than of a new one. A body that falls would spend most of whole ones on the ground.
+    Evaluations play whole ones; the true reward that is told of the training is of episodes as long as they were. 0:
+    whole ones."""
     ppo_epochs: int = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: int = 8

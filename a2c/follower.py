@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, CrewBroken, allocate, linked, share
@@ -55,19 +57,19 @@ class Follower:
         self.batch = Batch.of(self.shared.rollout)
         self.actor: Actor | None = None
 
-    def begin(self, seed: int, episode_steps: int | None) -> None:
+    def begin(self, seed: int) -> None:
         """Starts this process's environments, of which environment i has the seed `seed + i`."""
         n_envs = self.mine.stop - self.mine.start
         first, whole_games = seed + self.mine.start, self.config.whole_games
         env = make_vec_env(self.env_id, n_envs, first, n_threads=1, whole_games=whole_games)
         if self.config.algo == "a2c":
             self.shared.policy.keep(self.config.n_steps, n_envs)
-        self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout, episode_steps)
+        self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
 
-    def act(self, episode_steps: int | None) -> None:
+    def act(self, given_up: NDArray[np.bool_] | None) -> None:
         """Fills this process's columns of the rollout."""
         assert self.actor is not None
-        act_in_turns([self.actor], episode_steps)
+        act_in_turns([self.actor], given_up)
 
     def descend(self, descent: Descent) -> list[float]:
         """Leaves its share of a gradient where the leader finds it; returns its share of the losses."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
@@ -147,13 +148,9 @@ class Actor:
     while one decides, the environments of the other are at work.
     """
 
-    def __init__(
-        self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout, episode_steps: int | None = None
-    ) -> None:
+    def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
         self.views: list[np.ndarray] = []  # colour frames of each step, where people watch
-        if episode_steps is not None:
-            env.cut_episodes_after(episode_steps)
         options = None
         if env.info.state_size:
             # Bodies whose episodes all last as long would otherwise be at the same moment of theirs for ever, and a
@@ -162,11 +159,11 @@ class Actor:
             options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
         self._store(-1, env.reset(options=options)[0])
 
-    def begin(self, episode_steps: int | None) -> None:
-        """Goes on from where the last rollout ended; episodes may end after so many steps from now on."""
+    def begin(self, given_up: NDArray[np.bool_] | None) -> None:
+        """Goes on from where the last rollout ended, but for the episodes (N,) that are given up."""
         r, mine, self.views = self.rollout, self.mine, []
-        if episode_steps is not None:
-            self.env.cut_episodes_after(episode_steps)
+        if given_up is not None:
+            self.env.end_episodes(given_up[mine])
         r.observations[0, mine], r.memory[0, mine] = r.observations[-1, mine], r.memory[-1, mine]
 
     def act(self, t: int) -> None:
@@ -211,18 +208,18 @@ class Actor:
 
 def act_in_turns(
     actors: Sequence[Actor],
-    episode_steps: int | None = None,
+    given_up: NDArray[np.bool_] | None = None,
     *,
     watch: bool = False,
     stopwatch: Stopwatch | None = None,
 ) -> None:
     """Fills the columns of all actors, from where the last rollout ended; the first may keep what people watch.
 
-    Episodes may end after `episode_steps`.
+    Episodes that are given up, (N,) of all environments of the rollout, end with its first step.
     """
     stopwatch = stopwatch or Stopwatch()
     for actor in actors:
-        actor.begin(episode_steps)
+        actor.begin(given_up)
     for t in range(len(actors[0].rollout.rewards)):
         for i, actor in enumerate(actors):
             if t:
@@ -249,7 +246,6 @@ class Runner:
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
         end_penalty: taken off the true reward of the step that ends a game, in segments alone.
-        episode_steps: after which the first episodes end, if not where the environment ends them.
     """
 
     def __init__(
@@ -263,15 +259,12 @@ class Runner:
         record: bool,
         crew: Crew = ALONE,
         end_penalty: float = 0.0,
-        episode_steps: int | None = None,
     ) -> None:
         self.info, self.policy, self.rollout, self.crew = info, policy, rollout, crew
         self.end_penalty = np.float32(end_penalty)
         ends = accumulate(env.num_envs for env in envs)
         columns = (slice(end - env.num_envs, end) for env, end in zip(envs, ends, strict=True))
-        self.actors = [
-            Actor(env, mine, policy, rollout, episode_steps) for env, mine in zip(envs, columns, strict=True)
-        ]
+        self.actors = [Actor(env, mine, policy, rollout) for env, mine in zip(envs, columns, strict=True)]
         self.stopwatch = Stopwatch()  # the other processes take as long
         self.clip_rewards = info.kind == "pixels"
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
@@ -286,17 +279,17 @@ class Runner:
         self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
         self._resetting = np.zeros(n_envs, np.bool_)
 
-    def collect(self, episode_steps: int | None = None) -> tuple[Rollout, list[Episode]]:
+    def collect(self, given_up: NDArray[np.bool_] | None = None) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed.
 
-        From now on an episode ends after `episode_steps`, if that is given.
+        Episodes that are given up, (N,), end with its first step.
         Raises EnvError for observations of which the networks would learn to tell nothing but NaN.
         """
         r = self.rollout
         with self.crew.one_thread_each():
             r.noise[:] = self.policy.noise(*r.rewards.shape)
-            self.crew.order("act", [episode_steps] * self.crew.size)
-            act_in_turns(self.actors, episode_steps, watch=self.watch or self.record, stopwatch=self.stopwatch)
+            self.crew.order("act", [given_up] * self.crew.size)
+            act_in_turns(self.actors, given_up, watch=self.watch or self.record, stopwatch=self.stopwatch)
         self.crew.results()
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
             raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: mend the environment.")

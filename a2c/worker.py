@@ -24,11 +24,12 @@ from a2c.evaluation import Evaluator
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.model import Policy
+from a2c.restarts import Restarts
 from a2c.returns import ValueUnits, advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
-from channels import Channels, Report, offer
+from channels import Channels, Episode, Report, offer
 from envs import EnvError, EnvInfo, env_info, make_vec_env
 from errors import UserError
 from reward_predictor import DIVERGED
@@ -111,12 +112,15 @@ class PolicyWorker:
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
         self.explorer = StateEntropy(seed)
+        self.restarts: Restarts | None = None
+        if config.first_episode_steps:
+            self.restarts = Restarts(config.n_envs, max(config.first_episode_steps, self.info.segment_length))
         self._writer: Any = None
         if config.demonstrations and not self.updates:
             self._imitate(Path(config.demonstrations), seed)
         env_seed = seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
         n_shown = 0 if self.info.state_size else min(config.n_envs, max(n_watched, int(render_episodes)))
-        self.crew.order("begin", [env_seed] * self.crew.size, [self._episode_steps] * self.crew.size)
+        self.crew.order("begin", [env_seed] * self.crew.size)
         # Emulators need no threads of their own where there are other processes.
         n_envs = share(config.n_envs, self.crew.size, 0).stop
         n_threads = int(self.crew.size > 1)
@@ -150,7 +154,6 @@ class PolicyWorker:
             record=render_episodes,
             crew=self.crew,
             end_penalty=end_penalty,
-            episode_steps=self._episode_steps,
         )
         self.crew.results()
         self.runner.finished_returns.extend(returns)
@@ -173,15 +176,6 @@ class PolicyWorker:
 
         shown = Demonstrations.load(place, self.info)
         clone(self.policy, shown, seed=seed, normalise_pixels=self.config.normalise_pixels, report=report)
-
-    @property
-    def _episode_steps(self) -> int | None:
-        """After how many an episode ends at this moment; None: where the environment ends it."""
-        whole = self.info.max_episode_frames
-        if not self.config.first_episode_steps or whole is None:
-            return None
-        first = min(max(self.config.first_episode_steps, self.info.segment_length), whole)
-        return round(first + (whole - first) * min(1.0, self.steps / self.max_steps))
 
     @property
     def _learned_all(self) -> bool:
@@ -218,7 +212,7 @@ class PolicyWorker:
             return False  # the teacher has all the clips it can use
         if training and self.rewarder is not None:
             self.rewarder.refresh()
-        rollout, episodes = self.runner.collect(self._episode_steps)
+        rollout, episodes = self._collect(values_count=training)
         for episode in episodes:
             offer(self.channels.episodes, episode)
         self._observe(rollout, "pixels")
@@ -250,6 +244,17 @@ class PolicyWorker:
         self._report(training)
         return True
 
+    def _collect(self, *, values_count: bool) -> tuple[Rollout, list[Episode]]:
+        """The next rollout, and who is given up after it, by what the critic says if that counts yet."""
+        if self.restarts is None:
+            return self.runner.collect()
+        rollout, episodes = self.runner.collect(self.restarts.given_up)
+        if values_count:
+            self.restarts.judge(rollout.valid, rollout.values, rollout.last_values, self.units)
+        else:
+            self.restarts.wait(rollout.valid)
+        return rollout, episodes
+
     def _observe(self, rollout: Rollout, kind: str) -> None:
         """Takes observations of this kind for the statistics by which the policy reads them.
 
@@ -260,7 +265,7 @@ class PolicyWorker:
 
     def _explore(self) -> None:
         """One rollout and update for the sake of states that are new; these steps count as no training."""
-        rollout, _ = self.runner.collect(self._episode_steps)
+        rollout, _ = self._collect(values_count=False)
         self._observe(rollout, "pixels")
         observations = self._observations(rollout)
         rewards = self.explorer.rewards(observations).reshape(rollout.rewards.shape) * rollout.valid

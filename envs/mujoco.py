@@ -41,6 +41,7 @@ class BodiesVecEnv(PreferenceVecEnv):
         self._horizon = 2**53 if horizon is None else horizon
         self._ages = np.zeros(n_envs, np.int64)  # steps of the running episodes
         self._done = np.zeros(n_envs, np.bool_)
+        self._given_up = np.zeros(n_envs, np.bool_)  # they end with the next step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -64,12 +65,13 @@ class BodiesVecEnv(PreferenceVecEnv):
             at = np.flatnonzero(ended)
             observations[at] = self._start(at.tolist(), [None] * len(at))
             self._ages[at], rewards[at], terminated[at] = 0, 0.0, False
-        truncated = self._ages >= self._horizon
+        truncated = (self._ages >= self._horizon) | self._given_up
+        self._given_up = np.zeros(self.num_envs, np.bool_)
         self._done = terminated | truncated
         return observations, rewards, terminated, truncated, {}
 
-    def cut_episodes_after(self, steps: int) -> None:
-        self._horizon = steps
+    def end_episodes(self, which: NDArray[np.bool_]) -> None:
+        self._given_up = which & ~self._done
 
     def watch(self) -> NDArray[np.uint8]:
         """Pictures of the first bodies, drawn now, (n_watched, H, W, 3)."""

@@ -58,8 +58,8 @@ class PreferenceVecEnv(VectorEnv):
         """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""
         raise NotImplementedError
 
-    def cut_episodes_after(self, steps: int) -> None:
-        """From now on ends episodes, also those that run, after so many agent steps; bodies can."""
+    def end_episodes(self, which: NDArray[np.bool_]) -> None:
+        """Ends these of the running episodes (N,) with the next step, as a time limit does; bodies can."""
         raise NotImplementedError
 
     @property
