@@ -394,7 +394,7 @@ def validate(config: RunConfig) -> None:
 
 
 def _validate_first_episodes(config: RunConfig) -> None:
-    """What could not grow."""
+    """Episodes that cannot be given up."""
     info, first = env_info(config.env_id), config.policy.first_episode_steps
     if not info.state_size or info.max_episode_frames is None:
         raise UserError(
@@ -405,6 +405,11 @@ def _validate_first_episodes(config: RunConfig) -> None:
         raise UserError(
             f"--first_episode_steps must not exceed the {info.max_episode_frames} steps of an episode of "
             f"{config.env_id}; give fewer, or 0."
+        )
+    if config.policy.continuing_episodes:
+        raise UserError(
+            "--continuing_episodes goes on with the next episode's rewards, so that a body would learn to be given up; "
+            "give --first_episode_steps 0 with it."
         )
 
 

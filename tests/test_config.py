@@ -356,6 +356,12 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(flag: str, value: str) 
     assert message.startswith(f"--{flag} must ") and message.endswith(".") and "\n" not in message
 
 
+def test_no_body_learns_to_be_given_up() -> None:
+    with pytest.raises(UserError, match="give --first_episode_steps 0 with it"):
+        train("Walker", "--continuing_episodes")
+    assert train("Walker", "--continuing_episodes", "--first_episode_steps", "0").policy.continuing_episodes
+
+
 def test_first_episodes_are_no_longer_than_whole_ones() -> None:
     assert train("Walker", "--clip_steps", "150").policy.first_episode_steps == 100
     with pytest.raises(UserError, match=r"must not exceed the 1000 steps of an episode of Walker-v1"):
