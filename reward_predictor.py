@@ -76,7 +76,8 @@ class PredictorConfig:
     label_buffer: int = 3000
     """Labels trained on: the newest."""
     n_initial_epochs: int = 200
-    """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling."""
+    """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling,
+    which without --hold_out there is none to see."""
     labels_per_step: float = 0.02
     """Labels trained on for each agent step of the policy. The paper has 0.1: with pixels too much for a machine of 2
     cores, and most bodies earn no more with it."""

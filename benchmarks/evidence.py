@@ -39,6 +39,7 @@ EARLIER = "_earlier"  # ends the names of results of before something changed th
 BODIES_VARIANTS = (
     ("", "", ""),
     ("_whole_episodes", "_whole_episodes", ""),
+    ("_growing_episodes", "_growing_episodes", ""),
     ("_deviation_1", "_deviation_1", ""),
     ("", "", EARLIER),
     ("_all_labels", "", EARLIER),

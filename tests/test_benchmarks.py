@@ -24,7 +24,10 @@ def test_the_emulator_is_measured() -> None:
     assert reading["n_envs"] == 16 and reading["value"] > 0 and reading["seconds"] >= 0.2
 
 
-@pytest.mark.parametrize("line", [("circus.py", "nowhere", "--beside", "nowhere"), ("evidence.py", "record", "a", "b")])
+@pytest.mark.parametrize(
+    "line",
+    [("circus.py", "nowhere", "--beside", "nowhere"), ("evidence.py", "record", "a", "b"), ("passes.py", "nowhere")],
+)
 def test_a_run_that_is_not_there_is_said_in_a_sentence(line: tuple[str, ...], tmp_path: Path) -> None:
     script = bench.ROOT / "benchmarks" / line[0]
     result = subprocess.run([sys.executable, str(script), *line[1:]], capture_output=True, text=True, cwd=tmp_path)

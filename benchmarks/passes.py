@@ -1,0 +1,118 @@
+"""How well a body's reward predictor tells what the policy does next, by the passes over its initial labels.
+
+python benchmarks/passes.py RUN...  # on labels of a synthetic teacher; writes results/passes.json and into README.md
+
+The trainer learns from the initial labels of each of these runs, none held out, as `reproduce` has it for bodies. After
+some of its passes, what it predicts is compared with the true reward, on each step of the clips that were asked about
+next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pages import write_between
+from parts import scratch_folder
+
+from channels import Channels
+from config import RunConfig
+from envs import env_info
+from errors import told
+from pref_db import Choice, Comparison, PrefDB, Segment
+from processes import USER_ERRORS, UserError
+from reward_predictor import PredictorInputs
+from reward_trainer import Trainer
+from run_folder import git_revision, machine, read_config
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+PASSES = (10, 25, 50, 100, 200)
+NEXT_LABELS = 60
+CHOICES = {(1.0, 0.0): Choice.A, (0.0, 1.0): Choice.B, (0.5, 0.5): Choice.EQUAL}
+
+Asked = tuple[Segment, Segment, Choice]
+
+
+def main(runs: tyro.conf.Positional[list[Path]]) -> None:
+    """Measures it on the labels of these runs.
+
+    Args:
+        runs: run folders, whose labels a synthetic teacher gave.
+    """
+    torch.set_num_threads(1)
+    found = {run.name: correlations(run) for run in runs}
+    origin = {"command": " ".join(["python benchmarks/passes.py", *sys.argv[1:]]), "git_revision": git_revision()}
+    result = {**origin, "machine": machine(), "next_labels": NEXT_LABELS, "correlations": found}
+    (RESULTS / "passes.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_between(ROOT / "README.md", "passes", table(found))
+
+
+def correlations(run: Path) -> dict[str, float]:
+    """Of predicted and true reward, step by step, after each of PASSES."""
+    config = RunConfig.from_dict(read_config(run))
+    n_initial = config.prefs.n_initial_prefs
+    with contextlib.closing(PrefDB.open(run / "prefs.db", read_only=True)) as db:
+        labels = db.labels()[: n_initial + NEXT_LABELS]
+        if len(labels) < n_initial + NEXT_LABELS:
+            raise UserError(f"{run} has only {len(labels)} labels; give one of {n_initial + NEXT_LABELS} or more.")
+        asked = [
+            (db.stored_segment(label.a).decode(), db.stored_segment(label.b).decode(), CHOICES[label.mu])
+            for label in labels
+            if label.mu
+        ]
+    with scratch_folder() as folder:
+        return _learn(
+            config, folder, asked[:n_initial], [segment for *pair, _ in asked[n_initial:] for segment in pair]
+        )
+
+
+def _learn(config: RunConfig, folder: Path, initial: list[Asked], then: list[Segment]) -> dict[str, float]:
+    """Correlations on the segments of `then`, of a trainer that learns from `initial`."""
+    info = env_info(config.env_id)
+    store = PrefDB.create(folder / "prefs.db", config.env_id, info.segment_length)
+    store.add_answers([(Comparison(a, b, flip=False), choice) for a, b, choice in initial], teacher="oracle")
+    store.close()
+    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    settings = replace(config.predictor, hold_out=False, bootstrap=False, n_initial_epochs=max(PASSES))
+    channels = Channels.create(synchronous=True, take_turns=False)
+    flags: dict[str, Any] = {"seed": config.seed, "n_initial_prefs": 0, "freeze": True, "resume": False}
+    trainer = Trainer(inputs, config.env_id, settings, channels, None, folder, **flags)
+    observations, actions, true = (
+        np.concatenate([getattr(segment, name) for segment in then]) for name in ("observations", "actions", "rewards")
+    )
+    found = dict[str, float]()
+    with contextlib.closing(trainer):
+        while not trainer.finished:
+            trainer.step()
+            if trainer.epochs in PASSES:
+                predicted = trainer.predictor.reward(observations, actions)
+                found[str(trainer.epochs)] = float(np.corrcoef(predicted, true)[0, 1])
+    return found
+
+
+def table(found: dict[str, dict[str, float]]) -> str:
+    """A line for each run, and their median."""
+    lines = [f"| initial labels of | {' | '.join(f'{n} passes' for n in PASSES)} |", "|---|" + "---|" * len(PASSES)]
+    middle = {str(n): statistics.median(one[str(n)] for one in found.values()) for n in PASSES}
+    for run, values in {**found, "median": middle}.items():
+        lines.append(f"| {run} | {' | '.join(f'{values[str(n)]:.2f}' for n in PASSES)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main, use_underscores=True)
+    except USER_ERRORS as error:
+        sys.exit(f"passes.py: {told(error)}")
