@@ -25,7 +25,7 @@ class Restarts:
     """
 
     def __init__(self, n_envs: int, first: int) -> None:
-        self.first = first
+        self._first = first
         self.given_up = np.zeros(n_envs, np.bool_)  # (N,) which episodes are to end where the next rollout begins
         self._ages = np.zeros(n_envs, np.int64)
         self._start_values: deque[float] = deque(maxlen=STARTS)
@@ -38,7 +38,7 @@ class Restarts:
         """
         for goes_on in valid:
             self._ages = np.where(goes_on, self._ages + 1, 0)
-        self.given_up = self._ages >= self.first
+        self.given_up = self._ages >= self._first
 
     def judge(self, valid: Bools, told: Floats, told_last: Floats, units: ValueUnits) -> None:
         """Decides by what the critic told in a rollout, in these units.

@@ -15,7 +15,6 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pages import write_between
 from parts import scratch_folder
+from queries import pretrainer
 
-from channels import Channels
 from config import RunConfig
 from envs import env_info
 from errors import told
 from pref_db import Choice, Comparison, PrefDB, Segment
 from processes import USER_ERRORS, UserError
-from reward_predictor import PredictorInputs
-from reward_trainer import Trainer
 from run_folder import git_revision, machine, read_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,15 +77,11 @@ def correlations(run: Path) -> dict[str, float]:
 
 def _learn(config: RunConfig, folder: Path, initial: list[Asked], then: list[Segment]) -> dict[str, float]:
     """Correlations on the segments of `then`, of a trainer that learns from `initial`."""
-    info = env_info(config.env_id)
-    store = PrefDB.create(folder / "prefs.db", config.env_id, info.segment_length)
+    store = PrefDB.create(folder / "prefs.db", config.env_id, env_info(config.env_id).segment_length)
     store.add_answers([(Comparison(a, b, flip=False), choice) for a, b, choice in initial], teacher="oracle")
     store.close()
-    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
     settings = replace(config.predictor, hold_out=False, bootstrap=False, n_initial_epochs=max(PASSES))
-    channels = Channels.create(synchronous=True, take_turns=False)
-    flags: dict[str, Any] = {"seed": config.seed, "n_initial_prefs": 0, "freeze": True, "resume": False}
-    trainer = Trainer(inputs, config.env_id, settings, channels, None, folder, **flags)
+    trainer = pretrainer(folder, replace(config, predictor=settings), config.seed)
     observations, actions, true = (
         np.concatenate([getattr(segment, name) for segment in then]) for name in ("observations", "actions", "rewards")
     )

@@ -131,13 +131,18 @@ class ImplyingTrainer(Trainer):
             self.pairs[-number] = TrainingPair(label, *segments, counts)
 
 
-def fit(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer]) -> RewardPredictor:
-    """A predictor trained from scratch on the labels in the folder's store."""
+def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer] = Trainer) -> Trainer:
+    """A trainer that starts from scratch on the labels in the folder's store, in this process, and on no others."""
     info = env_info(config.env_id)
     inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
     channels = Channels.create(synchronous=True, take_turns=False)
     flags: dict[str, Any] = {"seed": seed, "n_initial_prefs": 1, "freeze": True, "resume": False}
-    trainer = trainer_of(inputs, info.env_id, config.predictor, channels, None, folder, **flags)
+    return trainer_of(inputs, info.env_id, config.predictor, channels, None, folder, **flags)
+
+
+def fit(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer]) -> RewardPredictor:
+    """A predictor trained from scratch on the labels in the folder's store."""
+    trainer = pretrainer(folder, config, seed, trainer_of)
     while not trainer.finished:
         trainer.step()
     trainer.close()

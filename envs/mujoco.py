@@ -51,7 +51,7 @@ class BodiesVecEnv(PreferenceVecEnv):
         seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
         observations = self._start(list(range(self.num_envs)), seeds)
         elapsed = np.asarray((options or {}).get("elapsed", 0.0))
-        self._ages[:], self._done[:] = elapsed * self._horizon, False
+        self._ages[:], self._done[:], self._given_up[:] = elapsed * self._horizon, False, False
         return observations, {}
 
     def step(
@@ -66,7 +66,7 @@ class BodiesVecEnv(PreferenceVecEnv):
             observations[at] = self._start(at.tolist(), [None] * len(at))
             self._ages[at], rewards[at], terminated[at] = 0, 0.0, False
         truncated = (self._ages >= self._horizon) | self._given_up
-        self._given_up = np.zeros(self.num_envs, np.bool_)
+        self._given_up[:] = False
         self._done = terminated | truncated
         return observations, rewards, terminated, truncated, {}
 

@@ -270,3 +270,14 @@ def test_a_renderer_that_is_not_there_is_named_also_where_nothing_is_drawn(tmp_p
     words = ("train_policy_with_original_rewards", "Reacher", "--million_timesteps", "0.001")
     message = one_sentence(run(tmp_path, *words, status=2, MUJOCO_GL="none").stderr)
     assert message.startswith("run.py: MuJoCo does not start with MUJOCO_GL=none (") and "unset it" in message
+
+
+def test_an_episode_that_is_begun_anew_is_not_given_up() -> None:
+    env = make_vec_env("Reacher", 2, seed=0)
+    env.reset()
+    env.end_episodes(np.array([True, False]))
+    env.reset()
+    assert not env.step(np.zeros((2, 2), np.float32))[3].any()
+    env.end_episodes(np.array([True, False]))
+    assert env.step(np.zeros((2, 2), np.float32))[3].tolist() == [True, False]
+    env.close()

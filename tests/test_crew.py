@@ -178,13 +178,17 @@ def test_an_end_of_its_own_is_not_followed_by_that_of_giving_up(tmp_path: Path) 
         assert not rollout.truncated.any() and not rollout.valid[0].any()
 
 
-@pytest.mark.parametrize(("first_episode_steps", "shortest"), [(0, 1000), (45, 60), (80, 120)])
-def test_a_body_that_lies_there_begins_anew(first_episode_steps: int, shortest: int, tmp_path: Path) -> None:
-    """A Walker's untrained policy falls within a second, and stays there."""
+@pytest.mark.parametrize(
+    ("first_episode_steps", "n_steps", "shortest"), [(0, 60, 1000), (45, 60, 60), (80, 60, 120), (10, 30, 60)]
+)
+def test_a_body_that_lies_there_begins_anew(
+    first_episode_steps: int, n_steps: int, shortest: int, tmp_path: Path
+) -> None:
+    """A Walker's untrained policy falls within a second, and stays there; its clips are of 45 steps."""
     config = PolicyConfig(
         "ppo",
         n_envs=4,
-        n_steps=60,
+        n_steps=n_steps,
         million_timesteps=1.0,
         ppo_epochs=1,
         first_episode_steps=first_episode_steps,
