@@ -136,9 +136,9 @@ def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
         with (output / "segments" / f"{segment.id}.npz").open("wb") as file:
             np.savez_compressed(file, schema=np.array(EXCHANGE_VERSION), env_id=np.array(segment.env_id), **arrays)
     rows = list(_rows(db))
-    with (output / "labels.jsonl").open("w") as file:
+    with (output / "labels.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    with (output / "answers.csv").open("w", newline="") as table:
+    with (output / "answers.csv").open("w", newline="", encoding="utf-8") as table:
         writer = csv.writer(table)
         writer.writerow(FIELDS)
         writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
@@ -243,7 +243,7 @@ def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     client_ids: set[str] = set()
     try:
-        with file.open() as opened:
+        with file.open(encoding="utf-8") as opened:
             lines = opened.readlines()  # a string may hold what str.splitlines takes for the end of a line
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}); export again.") from error

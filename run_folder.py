@@ -54,7 +54,7 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
-        self._handler = LogFile(path / "log.txt")
+        self._handler = LogFile(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)
 

@@ -101,7 +101,7 @@ class PageConfig:
 
     def _text(self) -> str:
         try:
-            return "" if self.instructions is None else Path(self.instructions).read_text()
+            return "" if self.instructions is None else Path(self.instructions).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--instructions cannot be read ({error}); name a text file.") from error
 

@@ -64,7 +64,7 @@ def check_output(folder: Path) -> set[str]:
         return set()
     head = ""
     if (folder / PAGE).is_file():
-        with (folder / PAGE).open(errors="replace") as file:
+        with (folder / PAGE).open(encoding="utf-8", errors="replace") as file:
             head = file.read(2000)
     if f'<meta name="generator" content="{GENERATOR}">' not in head:
         raise UserError(f"{folder} holds other files than a report; give --output with the name of a new folder.")
@@ -87,7 +87,7 @@ def write(folder: Path, page: str, files: dict[str, bytes], old_files: set[str])
         (folder / name).unlink(missing_ok=True)
     draft = folder / f".{PAGE}.new"  # the page appears whole or not at all
     try:
-        draft.write_text(page)
+        draft.write_text(page, encoding="utf-8")
         os.replace(draft, folder / PAGE)
     finally:
         draft.unlink(missing_ok=True)

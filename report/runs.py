@@ -228,7 +228,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The whole rows of a CSV file, without a last one that is still being written; none without a file."""
     if not path.exists():
         return []
-    text = path.read_text(errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
     rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
     return [row for row in rows if None not in row and None not in row.values()]
 
@@ -359,7 +359,7 @@ def _status(path: Path, progress: list[dict[str, str]], config: dict[str, Any]) 
     if in_use(path):
         return "running", ""
     try:
-        log = (path / "log.txt").read_text(errors="replace")
+        log = (path / "log.txt").read_text(encoding="utf-8", errors="replace")
     except OSError:  # a copy without its log
         steps = as_number(progress[-1].get("steps", "")) if progress else math.nan
         return ("finished" if steps >= _max_steps(config) else "stopped"), ""

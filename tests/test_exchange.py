@@ -101,6 +101,20 @@ def test_a_spreadsheet_takes_no_cell_for_a_formula(run: Path, tmp_path: Path) ->
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in table for cell in row.values())
 
 
+def test_names_of_any_script_are_exported_whatever_the_locale(run: Path, tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.open(run / "prefs.db")) as db:
+        queue = LabelQueue(db)
+        queue.submit([pair(6)])
+        lease = queue.claim("Žofie 佳", 1)[0]
+        queue.answer(Submission("z", lease.token, lease.comparison_id, "Žofie 佳", "left", 20.0, 21.0))
+    ascii_alone = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    line = [sys.executable, str(ROOT / "run.py"), "export", str(run), "--output", str(tmp_path / "out")]
+    result = subprocess.run(line, env=ascii_alone, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    with (tmp_path / "out" / "answers.csv").open(newline="", encoding="utf-8") as file:
+        assert "Žofie 佳" in {row["labeller"] for row in csv.DictReader(file)}
+
+
 def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # it may be there, if there is nothing in it
     export_command([str(run), "--output", str(tmp_path / "out")])
