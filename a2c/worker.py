@@ -324,7 +324,9 @@ class PolicyWorker:
             # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect;
             # those of exploring are of another than those to come.
             if self.info.kind == "vector" and self.steps_to_explore <= 0:
-                self.units.observe((gained + values)[rollout.valid])
+                conversion = self.units.observe((gained + values)[rollout.valid])
+                if self.restarts is not None:
+                    self.policy.convert_values(*conversion)
             rollout.advantages[:] = gained / self.units.deviation
             rollout.returns[:] = self.units.targets(gained + values)
             batch = Batch.of(rollout, observations, self.policy.device)
