@@ -40,6 +40,7 @@ BODIES_VARIANTS = (
     ("", "", ""),
     ("_whole_episodes", "_whole_episodes", ""),
     ("_growing_episodes", "_growing_episodes", ""),
+    ("_drifting_values", "_drifting_values", ""),
     ("_deviation_1", "_deviation_1", ""),
     ("", "", EARLIER),
     ("_all_labels", "", EARLIER),
