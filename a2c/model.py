@@ -289,12 +289,6 @@ class Policy(nn.Module):
             body.reader.normalise(*self.statistics.mean_and_std())  # type: ignore[union-attr, operator]
 
     @torch.no_grad()
-    def convert_values(self, factor: float, summand: float) -> None:
-        """From now on the critic tells what it would have told, times the factor, plus the summand."""
-        self.critic.weight.mul_(factor)
-        self.critic.bias.mul_(factor).add_(summand)
-
-    @torch.no_grad()
     def refresh(self) -> None:
         """Copies the float32 weights to the bfloat16 copy; call after every change of the weights."""
         for fast in self._fast:

@@ -11,16 +11,14 @@ from a2c.returns import Bools, Floats, ValueUnits
 STARTS = 64  # newest episodes, of whose starts the values are averaged
 FEWEST_STARTS = 16  # before such an average is gone by
 MARGIN = 0.5  # deviations of returns; at 0 an agent that went on as well as it began never saw what comes later
-LATELY = 32  # newest steps of an episode, by whose rewards it is told how it would go on
-REST = 1000  # steps for which it would
 
 
 class Restarts:
     """Lets an episode go on unless the critic expects much less of it than of a new one.
 
     A body that fell, in a task that does not end there, would spend most of the training on the ground. An episode is
-    cut as by a time limit: its returns go on with a value, so that the cut itself teaches nothing, and all depends on
-    nothing but the rewards that the policy learns from.
+    cut as by a time limit: its returns go on with the critic's value, so that the cut itself teaches nothing, and it
+    depends on nothing but the rewards that the policy learns from.
 
     Args:
         first: steps for which every episode lasts, and about as long as the first ones last.
@@ -29,7 +27,6 @@ class Restarts:
     def __init__(self, n_envs: int, first: int) -> None:
         self._first = first
         self.given_up = np.zeros(n_envs, np.bool_)  # (N,) which episodes are to end where the next rollout begins
-        self._hopeless = np.zeros(n_envs, np.bool_)  # (N,) which of these for what the critic expects
         self._ages = np.zeros(n_envs, np.int64)
         self._start_values: deque[float] = deque(maxlen=STARTS)
 
@@ -42,7 +39,6 @@ class Restarts:
         for goes_on in valid:
             self._ages = np.where(goes_on, self._ages + 1, 0)
         self.given_up = self._ages >= self._first
-        self._hopeless = np.zeros_like(self.given_up)
 
     def judge(self, valid: Bools, told: Floats, told_last: Floats, units: ValueUnits) -> None:
         """Decides by what the critic told in a rollout, in these units.
@@ -57,15 +53,3 @@ class Restarts:
         if len(self._start_values) >= FEWEST_STARTS:
             least = np.mean(self._start_values) - MARGIN * units.deviation
             self.given_up &= units.values(told_last) < least
-            self._hopeless = self.given_up
-
-    def values(self, last_values: Floats, rewards: Floats, gamma: float) -> Floats:
-        """What comes after a rollout is worth, (N,), by the critic's values of what was seen last and rewards (T, N).
-
-        How a body goes on that is given up is never seen, so that the critic's values of it hang on each other alone,
-        and may rise with those of all else until a fall does no harm. They count for no more than if it went on as it
-        lately did.
-        """
-        lately = rewards[-min(LATELY, self._first) :].mean(0)
-        as_lately = lately * np.sum(gamma ** np.arange(REST))
-        return np.where(self._hopeless, np.minimum(last_values, as_lately), last_values).astype(np.float32)

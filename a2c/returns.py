@@ -80,9 +80,7 @@ class ValueUnits:
     So its targets are of the order of 1 and on both sides of 0, as its learning rate expects, whatever the task and the
     discount. Where every step costs something, as where a body without ends has to stand up first, all states are worth
     about the same, and in other units that is all it learns. After PopArt (van Hasselt et al. 2016), whose weights make
-    up for a change of the units. Here they do so where episodes are given up (`a2c.restarts`). Elsewhere they do not,
-    so that where all is worth more, all values soon are; what is hardly seen, as lying where a body that fell is soon
-    on its feet again, would by and by be taken for as good as the rest.
+    up for a change of the units; here they do not, so that where all is worth more, all values soon are.
     """
 
     share = 0.1  # of the newest rollout in the mean and the deviation, but more while they are few
@@ -102,19 +100,14 @@ class ValueUnits:
         """What the critic should have told."""
         return (returns - self.mean) / self.deviation
 
-    def observe(self, returns: Floats) -> tuple[float, float]:
-        """Takes in the returns of a rollout's steps, in the units of rewards, if it had any: it may reset alone.
-
-        Returns the factor and the summand by which what was told before becomes what stands for the same values now.
-        """
+    def observe(self, returns: Floats) -> None:
+        """Takes in the returns of a rollout's steps, in the units of rewards, if it had any: it may reset alone."""
         if not len(returns):
-            return 1.0, 0.0
-        mean, deviation = self.mean, self.deviation
+            return
         self.rollouts += 1
         share = max(self.share, 1 / self.rollouts)
         self.mean += share * (float(returns.mean(dtype=np.float64)) - self.mean)
         self.square += share * (float(np.square(returns, dtype=np.float64).mean()) - self.square)
-        return deviation / self.deviation, (mean - self.mean) / self.deviation
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps."""

@@ -320,16 +320,11 @@ class PolicyWorker:
         """One update on the rollout with these rewards (T, N); returns its losses."""
         with self.runner.stopwatch.part("update"):
             values = self.units.values(rollout.values)
-            last_values = self.units.values(rollout.last_values)
-            if self.restarts is not None:
-                last_values = self.restarts.values(last_values, rewards, self.config.gamma)
-            gained = self._advantages(rollout, rewards, values, last_values)
+            gained = self._advantages(rollout, rewards, values, self.units.values(rollout.last_values))
             # Pixels' rewards are clipped or predicted to a scale already, as the paper's settings for Atari expect;
             # those of exploring are of another than those to come.
             if self.info.kind == "vector" and self.steps_to_explore <= 0:
-                conversion = self.units.observe((gained + values)[rollout.valid])
-                if self.restarts is not None:
-                    self.policy.convert_values(*conversion)
+                self.units.observe((gained + values)[rollout.valid])
             rollout.advantages[:] = gained / self.units.deviation
             rollout.returns[:] = self.units.targets(gained + values)
             batch = Batch.of(rollout, observations, self.policy.device)

@@ -40,7 +40,6 @@ BODIES_VARIANTS = (
     ("", "", ""),
     ("_whole_episodes", "_whole_episodes", ""),
     ("_growing_episodes", "_growing_episodes", ""),
-    ("_drifting_values", "_drifting_values", ""),
     ("_deviation_1", "_deviation_1", ""),
     ("", "", EARLIER),
     ("_all_labels", "", EARLIER),

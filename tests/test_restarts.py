@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from a2c.restarts import Restarts
 from a2c.returns import ValueUnits
@@ -38,19 +37,6 @@ def test_starts_of_long_ago_do_not_count() -> None:
     judged(restarts, 9.0, [0.0, 0.0], starts=40)
     assert judged(restarts, 3.0, [4.0, 4.0], starts=16) == [True, True], "half of those that count are of before"
     assert judged(restarts, 3.0, [4.0, 4.0], starts=16) == [False, False]
-
-
-def test_what_is_given_up_is_worth_no_more_than_if_it_went_on_as_lately() -> None:
-    restarts = Restarts(2, first=10)
-    judged(restarts, 3.0, [2.4, 2.6])
-    rewards = np.full((50, 2), 9, np.float32)
-    rewards[-10:] = -0.5
-    assert restarts.values(np.array([2.4, 2.6]), rewards, 0.9).tolist() == pytest.approx([-0.5 / (1 - 0.9), 2.6])
-    assert restarts.values(np.array([2.4, 2.6]), -rewards, 0.9).tolist() == pytest.approx([2.4, 2.6]), "nor than told"
-    assert restarts.values(np.array([2.4, 2.6]), rewards, 1.0).tolist() == pytest.approx([-500, 2.6])
-    restarts.wait(np.ones((50, 2), np.bool_))
-    assert restarts.given_up.all(), "for their age alone"
-    assert restarts.values(np.array([2.4, 2.6]), rewards, 0.9).tolist() == pytest.approx([2.4, 2.6])
 
 
 def test_an_episode_is_as_old_as_all_its_rollouts_while_the_critic_knows_nothing() -> None:

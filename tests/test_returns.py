@@ -138,9 +138,7 @@ def test_the_critics_units_are_the_mean_and_deviation_of_the_newest_rollouts() -
     assert units.values(told).tobytes() == units.targets(told).tobytes() == told.tobytes(), "those of rewards at first"
     for rollout in range(1, 30):
         returns = rng.normal(rollout, 3, 200).astype(np.float32)
-        before = units.values(told)
-        factor, summand = units.observe(returns)
-        np.testing.assert_allclose(units.values(told * factor + summand), before, rtol=1e-4, atol=1e-4)
+        units.observe(returns)
         share = max(0.1, 1 / rollout)
         mean = (1 - share) * mean + share * float(returns.mean())
         square = (1 - share) * square + share * float((returns**2).mean())
@@ -153,8 +151,8 @@ def test_the_critics_units_are_the_mean_and_deviation_of_the_newest_rollouts() -
     assert abs(units.targets(returns).mean()) < 0.5 < units.targets(returns).std() < 1.5
     resumed = ValueUnits()
     resumed.load(units.state())
-    # Of a rollout in which environments did nothing but reset.
-    assert resumed.observe(np.zeros(0, np.float32)) == (1, 0) and resumed.state() == units.state()
+    resumed.observe(np.zeros(0, np.float32))  # of a rollout in which environments did nothing but reset
+    assert resumed.state() == units.state()
     for _ in range(300):
         units.observe(np.full(200, 7, np.float32))
     assert np.isfinite(units.targets(returns)).all() and units.deviation > 0, "where all is worth the same"
