@@ -79,6 +79,7 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
     "Swimmer-v5": _gymnasiums(None, 67),
     "Reacher-v5": _gymnasiums(None, -4.1),
     "Ant-v5": _gymnasiums(None, 3258),
+    "Ant-v4": _gymnasiums(None, 3258),
     "PongNoFrameskip-v4": (
         _paper("A2C on the true reward", 20.8, 0, FIGURE_3_MEAN, is_target=True),
         _paper("3,300 synthetic labels", 20.5, 3300, f"{FIGURE_3_MEAN}; 20.5 or a little more"),
