@@ -81,7 +81,7 @@ def _bodies() -> dict[str, Experiment]:
     for env_id in (
         *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
         *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
-        "Ant-v4",  # without the contact forces of version 5, as the Ant of others' published figures
+        "Ant-v4",  # without contact forces; others' published figures are of versions before 5
     ):
         length = ("--million_timesteps", "1")
         title = f"Gymnasium's {env_id}, unmodified, on its own reward"

@@ -127,7 +127,7 @@ def readme() -> None:
     write_between(ROOT / "README.md", "bodies", _bodies(results))
     write_between(ROOT / "README.md", "sums", _sums(results))
     parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
-    (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n")
+    (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _experiments(results: dict[str, Any]) -> dict[str, list[str]]:
