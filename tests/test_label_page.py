@@ -1078,6 +1078,23 @@ def test_a_note_that_was_being_written_when_the_break_came_stays_with_its_pair(
         assert [(row.flag, row.note) for row in wait_for_answers(server, 1)] == [(True, "odd")]
 
 
+def test_a_key_pressed_right_after_a_note_counts_and_the_notes_own_enter_is_no_answer(
+    browser: Browser, tmp_path: Path
+) -> None:
+    make_store(tmp_path, 1)
+    with running(tmp_path) as server, opened(browser, server) as page:
+        page.wait_for_timeout(1000 * GUARD_SECONDS + 50)  # for from here on Enter would be an answer
+        page.keyboard.press("f")
+        page.fill("#note", "odd")
+        # Within one frame, in which the browser has not yet given the keyboard back to the page.
+        page.evaluate("""() => ["Enter", "p"].forEach((key) => document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))""")
+        page.wait_for_selector("#waiting-title:has-text('Taking a break')")
+        page.keyboard.press("p")
+        press(page, "l")
+        assert [(row.flag, row.note) for row in wait_for_answers(server, 1)] == [(True, "odd")]
+
+
 def test_on_a_break_undo_ends_it_and_an_earlier_answer_is_changed_by_one_press(
     browser: Browser, server: Server
 ) -> None:

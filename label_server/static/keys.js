@@ -11,10 +11,12 @@ const KEYS = {
 const NATIVE = { BUTTON: ["enter", " "], A: ["enter"], VIDEO: [" "], SELECT: null, TEXTAREA: null, INPUT: null };
 const NATIVE_RANGE = ["arrowleft", "arrowright", "arrowup", "arrowdown", "home"];
 
-/** What a key press asks for; null if it is not ours. */
+/** What a key press asks for while no dialog is open; null if it is not ours. */
 export function keyAction(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return null;
-  const key = event.key.toLowerCase(), { tagName, type } = event.target;
+  // A dialog that was just closed has the keyboard until the next refresh, but it is the page that is typed to.
+  const target = event.target.closest?.("dialog") ? document.body : event.target;
+  const key = event.key.toLowerCase(), { tagName, type } = target;
   const own = type === "range" ? NATIVE_RANGE : NATIVE[tagName];
   if (own === null || own?.includes(key)) return null;
   return KEYS[key] ?? null;

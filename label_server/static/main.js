@@ -372,10 +372,10 @@ function act(name) {
 }
 
 function onKey(event) {
+  const name = anyOpen() || event.defaultPrevented ? null : keyAction(event); // prevented: it has closed a dialog
   // A button that has the keyboard would be pressed again and again while Enter is held down.
   if (event.repeat && event.target.tagName === "BUTTON") event.preventDefault();
   if (event.key === "Escape" && relabelling && !anyOpen()) return stopRelabelling();
-  const name = anyOpen() ? null : keyAction(event);
   if (!name) return;
   event.preventDefault();
   if (event.repeat && name !== "back" && name !== "on") return;
