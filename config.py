@@ -296,6 +296,7 @@ def validate(config: RunConfig) -> None:
         "ent_coef_zero_million_timesteps": (policy.ent_coef_zero_million_timesteps, 0),
         "disagreement_bonus": (policy.disagreement_bonus, 0),
         "explore_million_timesteps": (policy.explore_million_timesteps, 0),
+        "policy_reset_million_timesteps": (policy.policy_reset_million_timesteps, 0),
         "first_episode_steps": (policy.first_episode_steps, 0),
         "max_prefs": (prefs.max_prefs, 0),
         "n_initial_prefs": (prefs.n_initial_prefs, 0),  # which may come from the former
@@ -382,10 +383,9 @@ def validate(config: RunConfig) -> None:
     if prefs.teacher_beta is not None and not prefs.teacher_beta > 0:
         raise UserError(f"--teacher_beta must be a number above 0, or inf, not {prefs.teacher_beta}.")
     for name in ("demonstrations", "load_policy_ckpt_dir"):
-        if getattr(policy, name) and policy.explore_million_timesteps and not config.resume:
-            raise UserError(
-                f"--explore_million_timesteps makes the policy forget the --{name} that it starts from; give one."
-            )
+        for forgetting in ("explore_million_timesteps", "policy_reset_million_timesteps"):
+            if getattr(policy, name) and getattr(policy, forgetting) and not config.resume:
+                raise UserError(f"--{forgetting} makes the policy forget the --{name} that it starts from; give one.")
     if policy.demonstrations and policy.load_policy_ckpt_dir:
         raise UserError("--demonstrations and --load_policy_ckpt_dir both say what the policy starts from; give one.")
     check_name(prefs.teacher)

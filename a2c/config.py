@@ -61,6 +61,10 @@ class PolicyConfig:
     explore_million_timesteps: float = 0.0
     """Million agent steps in which the policy learns to reach states that are new to it, before anything else is
     learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
+    policy_reset_million_timesteps: float = 0.0
+    """Million agent steps after which the policy begins anew, once, with new weights and by the reward predictor of
+    then: what it took up while the predictor knew little is hard to lose (the primacy bias, Nikishin et al. 2022).
+    0: never."""
     policy_network: Literal["nature", "feature_points", "nature_lstm"] = "nature"
     """Body for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
     demonstrations: str | None = None

@@ -97,9 +97,7 @@ class PolicyWorker:
         self.info: EnvInfo = env_info(env_id)
         if clip_steps is not None:
             self.info = replace(self.info, segment_length=clip_steps)
-        self.policy = Policy(self.info, config.policy_network, device)
-        if self.policy.log_std is not None:
-            torch.nn.init.constant_(self.policy.log_std, math.log(config.init_noise_std))
+        self.policy = self._new_policy(device)
         has_card = device.type == "cuda"
         arena = Arena(memory, pinned=has_card)
         shared = Shared.lay_out(self.policy, env_id, config, arena, len(links) + 1, leads=True)
@@ -112,9 +110,7 @@ class PolicyWorker:
         # Not saved: what was stopped before the first update on rewards begins anew.
         self.steps_to_explore = 0 if self.updates else round(config.explore_million_timesteps * 1e6)
         self.explorer = StateEntropy(seed)
-        self.restarts: Restarts | None = None
-        if config.first_episode_steps:
-            self.restarts = Restarts(config.n_envs, max(config.first_episode_steps, self.info.segment_length))
+        self.restarts = self._new_restarts()
         self._writer: Any = None
         if config.demonstrations and not self.updates:
             self._imitate(Path(config.demonstrations), seed)
@@ -165,6 +161,23 @@ class PolicyWorker:
         self.predicted_reward = math.nan  # per step, mean since the last point of the curves
         self._log_mark = (time.monotonic(), self.steps)
         self._report_mark = (time.monotonic(), self.steps)
+
+    def _new_policy(self, device: torch.device) -> Policy:
+        policy = Policy(self.info, self.config.policy_network, device)
+        if policy.log_std is not None:
+            torch.nn.init.constant_(policy.log_std, math.log(self.config.init_noise_std))
+        return policy
+
+    def _new_restarts(self) -> Restarts | None:
+        first = self.config.first_episode_steps
+        return Restarts(self.config.n_envs, max(first, self.info.segment_length)) if first else None
+
+    def _begin_anew(self) -> None:
+        """Forgets all that the policy has learned; its environments go on where they are."""
+        self.policy.load_state_dict(self._new_policy(self.policy.device).state_dict())
+        self.optimizer = make_optimizer(self.policy, self.config)
+        self.units = ValueUnits()
+        self.restarts = self._new_restarts()
 
     def _imitate(self, place: Path, seed: int) -> None:
         """Starts the policy as an imitation of recorded play, and says how far that is."""
@@ -307,8 +320,11 @@ class PolicyWorker:
         """One update on the rollout with these rewards (T, N), counted and told."""
         config = self._scheduled()
         losses = self._update(rollout, rewards, observations, config)
+        steps_before = self.steps
         self.steps += rollout.n_decisions
         self.updates += 1
+        if steps_before < round(config.policy_reset_million_timesteps * 1e6) <= self.steps:
+            self._begin_anew()
         self.channels.agent_steps.value = self.steps
         self._log(rollout, rewards, losses, config)
         if self.updates % config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by:

@@ -307,6 +307,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("max_kl", "0"),
         ("max_kl", "inf"),
         ("init_noise_std", "0"),
+        ("policy_reset_million_timesteps", "-1"),
         ("first_episode_steps", "-1"),
         ("reward_predictor_learning_rate", "-1"),
         ("reward_std", "0"),
@@ -384,6 +385,7 @@ def test_first_episodes_are_no_longer_than_whole_ones() -> None:
         (TRAIN, ["--l2", "adaptive", "--no_hold_out", "--no_bootstrap"], "labels that were not trained on"),
         ("gather_initial_prefs", ["--n_initial_rounds", "2"], "leave it out here"),
         (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
+        (TRAIN, ["--demonstrations", "a.npz", "--policy_reset_million_timesteps", "1"], "forget the --demonstrations"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str], reason: str) -> None:

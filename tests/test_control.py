@@ -63,6 +63,28 @@ def test_actions_begin_with_the_deviation_that_was_asked_for(tmp_path: Path) -> 
     begun.close()
 
 
+def test_a_policy_that_is_reset_begins_anew_once_and_acts_so(tmp_path: Path) -> None:
+    flags = ("--n_envs", "8", "--n_steps", "64", "--init_noise_std", "0.2", "--policy_reset_million_timesteps", "0.001")
+    begun = worker(tmp_path, 0.03, *flags)
+    begun.step()
+    learned = begun.policy.body.state_dict()
+    learned = {name: weights.clone() for name, weights in learned.items()}
+    assert begun.policy.log_std is not None and begun.units.rollouts == 1 and begun.steps < 1000
+    with torch.no_grad():
+        begun.policy.log_std.add_(3)
+    begun.step()
+    assert 1000 < begun.steps <= 1024 and begun.updates == 2, "the training goes on"
+    assert begun.units.rollouts == 0 and not begun.optimizer.state, "nothing is left of what was learned"
+    assert not any(torch.equal(weights, learned[name]) for name, weights in begun.policy.body.state_dict().items())
+    assert begun.runner.collect()[0].actions.std() == pytest.approx(0.2, rel=0.2)
+    begun.close()
+    resumed = worker(tmp_path, 0.03, *flags, resume=True)
+    for rollouts in (1, 2):
+        resumed.step()
+        assert resumed.units.rollouts == rollouts and resumed.optimizer.state, "and it is not reset again"
+    resumed.close()
+
+
 def test_a_point_of_the_curves_is_a_mean_also_where_a_run_was_resumed_between_two(tmp_path: Path) -> None:
     begun = worker(tmp_path, 0.03, "--log_interval", "4")
     for _ in range(6):
