@@ -38,6 +38,7 @@ EARLIER = "_earlier"  # ends the names of results of before something changed th
 # What stands in the names of results on labels, of those on the true reward to compare with, and at the end of both.
 BODIES_VARIANTS = (
     ("", "", ""),
+    ("_not_reset", "", ""),
     ("_whole_episodes", "_whole_episodes", ""),
     ("_growing_episodes", "_growing_episodes", ""),
     ("_deviation_1", "_deviation_1", ""),
