@@ -326,6 +326,11 @@ def validate(config: RunConfig) -> None:
             f"the learning rate would be 0 from {policy.lr_zero_million_timesteps:g} million steps on; give "
             f"--lr_zero_million_timesteps {policy.million_timesteps:g} or more, or 0 to keep it constant."
         )
+    if policy.policy_reset_million_timesteps >= policy.million_timesteps:
+        raise UserError(
+            f"--policy_reset_million_timesteps must be below the {policy.million_timesteps:g} million steps of the "
+            f"training, not {policy.policy_reset_million_timesteps:g}."
+        )
     interval = policy.eval_interval_million_timesteps
     if interval and not 1 <= interval * 1e6 < float("inf"):
         raise UserError(

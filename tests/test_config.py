@@ -308,6 +308,7 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("max_kl", "inf"),
         ("init_noise_std", "0"),
         ("policy_reset_million_timesteps", "-1"),
+        ("policy_reset_million_timesteps", "50"),
         ("first_episode_steps", "-1"),
         ("reward_predictor_learning_rate", "-1"),
         ("reward_std", "0"),
