@@ -114,9 +114,10 @@ def test_tasks_are_known_by_name() -> None:
         "InvertedPendulum-v1": (15, 25),
         "InvertedDoublePendulum-v1": (15, 50),
     }
-    for ant in ("Ant", "Ant-v5"):
+    for ant, deviation in (("Ant", 0.1), ("Ant-v5", 0.2)):
         tuned = env_info(ant).tuned
-        assert (tuned["init_noise_std"], tuned["ent_coef"], tuned["lr"], tuned["gae_lambda"]) == (0.1, 0, 2e-4, 0.97)
+        settings = [tuned[name] for name in ("init_noise_std", "ent_coef", "lr", "gae_lambda")]
+        assert settings == [deviation, 0, 2e-4, 0.97]
     assert env_info("Swimmer").tuned["ent_coef"] == 0.05 and "ent_coef" not in env_info("Hopper").tuned
     with pytest.raises(EnvError, match="ShortHopper-v1"):
         env_info("ShortHoper")
