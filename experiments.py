@@ -41,7 +41,7 @@ AS_THE_PAPER = (
 ALL_LABELS = ("--no_bootstrap", "--no_hold_out")  # teach every member
 # With none held out nothing tells when a predictor knows the initial ones by heart, and errs on what comes next.
 BODIES_FLAGS = (*ALL_LABELS, "--n_initial_epochs", "25")
-# What Walker takes up by its first predictors, which have hardly seen it stand, lasts: more of its policies crawled.
+# What Walker takes up by its first predictors, which have hardly seen it stand, lasts.
 WALKERS_FLAGS = (*BODIES_FLAGS, "--policy_reset_million_timesteps", "0.25")
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
