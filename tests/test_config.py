@@ -87,7 +87,11 @@ DOT_DEFAULTS = {
         (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
         ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
         ("Hopper", 60, VECTOR_DEFAULTS),
-        ("Swimmer-v5", 38, {**VECTOR_DEFAULTS, "ent_coef": 0.05, "gamma": 0.9999}),
+        (
+            "Swimmer-v5",
+            38,
+            {**VECTOR_DEFAULTS, "ent_coef": 0.05, "gamma": 0.9999, "gae_lambda": 0.995, "n_envs": 8, "n_steps": 256},
+        ),
         ("Reacher", 15, {**VECTOR_DEFAULTS, "gamma": 0.95, "ensemble_size": 6}),
     ],
 )
