@@ -42,6 +42,7 @@ BODIES_VARIANTS = (
     ("_whole_episodes", "_whole_episodes", ""),
     ("_growing_episodes", "_growing_episodes", ""),
     ("_deviation_1", "_deviation_1", ""),
+    ("_lambda_0.97", "_lambda_0.97", ""),
     ("", "", EARLIER),
     ("_all_labels", "", EARLIER),
 )
