@@ -43,6 +43,7 @@ BODIES_VARIANTS = (
     ("_growing_episodes", "_growing_episodes", ""),
     ("_deviation_1", "_deviation_1", ""),
     ("_lambda_0.97", "_lambda_0.97", ""),
+    ("_25_passes", "", ""),
     ("", "", EARLIER),
     ("_all_labels", "", EARLIER),
 )
