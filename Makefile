@@ -42,7 +42,7 @@ format: $(READY) ## format the code and sort its imports
 	@$(VENV_PYTHON) -m ruff format .
 
 bench: $(READY) ## measure speed and memory, beside other implementations (about an hour; installs those)
-	@$(VENV_PYTHON) benchmarks/bench.py --peers
+	@$(VENV_PYTHON) -m benchmarks.speed.bench --peers
 
 test-packages:
 	@echo $(TEST_PACKAGES)

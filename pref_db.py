@@ -5,36 +5,25 @@ said is ever lost and a reader that remembers the last `seq` it saw can always c
 """
 
 import contextlib
-import hashlib
-import itertools
 import json
-import math
 import os
 import sqlite3
-import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import zstandard
-
-from errors import UserError
-from pref_schema import APPLICATION_ID, SCHEMA_VERSION, migrate
+from drlhp.data.comparison import Choice, Comparison, Label, is_validation
+from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION, migrate
+from drlhp.data.segment import CompressedSegment, Segment
+from drlhp.data.views import STATES_MAGIC, _compress
+from drlhp.errors import PrefDBError, UnknownSegmentError
 
 BUSY_SECONDS = 10.0
-ZSTD_LEVEL = 3  # 84x84 segments: 1-8 kB in 0.1 ms; level 6 saves 5-15 % for three times the time
-VALIDATION_FRACTION = 1 / 5
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the start of a cell
-VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
-VIEW_MAGIC = b"DRV1"
-STATES_HEADER = struct.Struct("<4s2I")  # magic, steps, numbers of a state
-STATES_MAGIC = b"DRS1"
 
 SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, view"
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -53,18 +42,6 @@ SELECT_LABEL = """
 """
 
 
-class PrefDBError(UserError):
-    """Something the user can put right; the message is one sentence with the fix."""
-
-
-class DamagedError(PrefDBError):
-    """A stored segment or clip cannot be read; the rest of the file may be well."""
-
-
-class UnknownSegmentError(PrefDBError):
-    """There is no segment of that id."""
-
-
 def store_path(place: Path) -> Path:
     """The prefs.db of a folder, or that file itself."""
     return place / "prefs.db" if place.is_dir() else place
@@ -75,223 +52,6 @@ def spreadsheet_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """A trajectory segment of T agent steps.
-
-    Shapes: observations (T + stack - 1, H, W) uint8, the unique frames once, or with stack 1 (T, C, H, W) uint8
-    pictures that share no frame, or (T, D) float32 vectors; actions (T,) int64 or (T, A) float32; rewards (T,)
-    float32. Raises ValueError on anything else.
-    The arrays must not be changed afterwards: `id` depends on them.
-    """
-
-    env_id: str
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray  # true rewards: only synthetic teachers and the reports may read them
-    stack: int
-    policy_step: int  # agent steps taken when it was cut
-    seed: int
-    fps: float  # real-time agent steps per second, for showing it
-    view: bytes | None = None  # for people: a colour clip, or the states that one can be drawn from; see encode_view
-    # (members,) sums of each ensemble member's reward when it was cut, for choosing what to ask; not stored.
-    member_returns: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        steps = len(self.rewards)
-        forms: dict[str, list[tuple[type, int, int]]] = {
-            "observations": [
-                (np.uint8, 3, steps + self.stack - 1),
-                (np.uint8, 4, steps),
-                (np.float32, 2, steps),
-            ],
-            "actions": [(np.int64, 1, steps), (np.float32, 2, steps)],
-            "rewards": [(np.float32, 1, steps)],
-        }
-        for name, allowed in forms.items():
-            array = getattr(self, name)
-            if (array.dtype, array.ndim, len(array)) not in allowed:
-                expected = " or ".join(f"{np.dtype(d)} with {n} axes, length {k}" for d, n, k in allowed)
-                raise ValueError(f"{name}: expected {expected}; received {array.dtype} {array.shape}")
-        if steps < 1 or self.stack < 1 or (self.stack > 1 and self.observations.ndim != 3):
-            raise ValueError(f"expected steps, and stack 1 but for frames; received {steps=}, {self.stack=}")
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-    @property
-    def is_pixels(self) -> bool:
-        """Whether the observations are frames rather than vectors."""
-        return self.observations.dtype == np.uint8
-
-    @cached_property
-    def id(self) -> str:
-        """Content id: sha256 (hex) over env id and the three arrays; the same in every process."""
-        digest = hashlib.sha256(self.env_id.encode() + b"\n")
-        for array in (self.observations, self.actions, self.rewards):
-            digest.update(f"{array.dtype.str}{array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
-
-    def stacked(self) -> np.ndarray:
-        """What the networks see: read-only (T, stack or C, H, W) uint8, of frames without a copy; or (T, D) float32."""
-        if self.observations.ndim != 3:
-            return self.observations
-        windows = np.lib.stride_tricks.sliding_window_view(self.observations, self.stack, axis=0)
-        return np.moveaxis(windows, -1, 1)
-
-    def crop(self, start: int, steps: int) -> "Segment":
-        """The `steps` steps from `start` on: views of this segment's arrays, no copies, and no view clip."""
-        end = start + steps
-        return replace(
-            self,
-            observations=self.observations[start : end + self.stack - 1],
-            actions=self.actions[start:end],
-            rewards=self.rewards[start:end],
-            view=None,
-        )
-
-    def frames(self) -> np.ndarray:
-        """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame (last plane) of each step.
-
-        Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip, and what the
-        drawer raises where a clip must be drawn.
-        """
-        if self.view is not None:
-            return shown(self.view, self.env_id)
-        if not self.is_pixels:
-            raise ValueError(f"a segment of {self.env_id} has no frames to show: record it with a view clip")
-        return np.repeat(self.stacked()[:, -1, :, :, None], 3, axis=3)
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether what people see is there, and need not be drawn from states."""
-        return self.view is None or not self.view.startswith(STATES_MAGIC)
-
-    def drawn(self) -> "Segment":
-        """The same segment with its clip drawn; raises what the drawer does."""
-        return self if self.is_drawn else replace(self, view=encode_frames(self.frames()))
-
-    @staticmethod
-    def unique_frames(stacked: np.ndarray) -> np.ndarray:
-        """Undo frame stacking: (T, stack, H, W) -> (T + stack - 1, H, W)."""
-        return np.concatenate([stacked[0], stacked[1:, -1]])
-
-
-def encode_frames(frames: np.ndarray) -> bytes:
-    """Compress a clip without loss: (T, H, W, 3) uint8 -> bytes. Raises ValueError on another form."""
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
-        raise ValueError(f"expected frames (T, H, W, 3) uint8; received {frames.shape} {frames.dtype}")
-    delta = frames.copy()
-    delta[1:] ^= frames[:-1]  # halves colour clips with a moving background (84x84 grey ones grow by it)
-    return VIEW_HEADER.pack(VIEW_MAGIC, *frames.shape[:3]) + _compress(delta.tobytes())
-
-
-def decode_frames(data: bytes) -> np.ndarray:
-    """Inverse of encode_frames: bytes -> (T, H, W, 3) uint8. Raises PrefDBError if the bytes are damaged."""
-    if len(data) < VIEW_HEADER.size or not data.startswith(VIEW_MAGIC):
-        raise DamagedError("a clip is damaged: restore prefs.db from a copy")
-    _, *shape = VIEW_HEADER.unpack_from(data)
-    raw = _decompress(data[VIEW_HEADER.size :], math.prod(shape) * 3)
-    frames = np.frombuffer(raw, np.uint8).reshape(*shape, 3)
-    for previous, frame in itertools.pairwise(frames):
-        frame ^= previous
-    return frames
-
-
-def encode_view(steps: np.ndarray) -> bytes:
-    """Compress what people are to see: frames (T, H, W, 3) uint8, or states (T, S) float32 that frames are drawn from.
-
-    Raises ValueError on another form.
-    """
-    if steps.ndim != 2:
-        return encode_frames(steps)
-    if steps.dtype != np.float32:
-        raise ValueError(f"expected states (T, S) float32; received {steps.shape} {steps.dtype}")
-    return STATES_HEADER.pack(STATES_MAGIC, *steps.shape) + _compress(np.ascontiguousarray(steps).tobytes())
-
-
-def unpacked_size(view: bytes) -> int:
-    """Bytes that decode_view makes of it, or ZstdError, by its header."""
-    header = STATES_HEADER if view.startswith(STATES_MAGIC) else VIEW_HEADER
-    size: int = zstandard.frame_content_size(view[header.size :])
-    return size
-
-
-def decode_view(data: bytes) -> np.ndarray:
-    """Inverse of encode_view. Raises PrefDBError if the bytes are damaged."""
-    if not data.startswith(STATES_MAGIC) or len(data) < STATES_HEADER.size:
-        return decode_frames(data)
-    _, *shape = STATES_HEADER.unpack_from(data)
-    raw = _decompress(data[STATES_HEADER.size :], math.prod(shape) * 4)
-    return np.frombuffer(raw, np.float32).reshape(shape)
-
-
-Drawer = Callable[[str, np.ndarray], np.ndarray]  # environment id, states (T, S) -> frames (T, H, W, 3)
-_drawers: list[Drawer] = []
-
-
-def draw_with(drawer: Drawer) -> None:
-    """From now on makes frames of states with this, in this process."""
-    _drawers[:] = [drawer]
-
-
-def shown(view: bytes, env_id: str) -> np.ndarray:
-    """The frames (T, H, W, 3) of what encode_view made, drawn if it holds states.
-
-    Raises PrefDBError if the bytes are damaged, ValueError if this process cannot draw, and what its drawer raises.
-    """
-    steps = decode_view(view)
-    if steps.ndim == 4:
-        return steps
-    if not _drawers:
-        raise ValueError(f"a segment of {env_id} was not drawn yet: ask about it with run.py, which draws it")
-    return _drawers[0](env_id, steps)
-
-
-def _compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).compress(data)
-
-
-def _decompress(data: bytes, size: int) -> bytearray:
-    """Decompress to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
-    try:
-        # Compared first: a damaged header must not make us allocate gigabytes.
-        if zstandard.frame_content_size(data) == size > 0:
-            return bytearray(zstandard.ZstdDecompressor().decompress(data))
-    except zstandard.ZstdError as error:
-        raise DamagedError("a stored segment or clip is damaged: restore prefs.db from a copy") from error
-    raise DamagedError("a stored segment or clip has the wrong size: restore prefs.db from a copy")
-
-
-@dataclass(frozen=True, slots=True)
-class CompressedSegment:
-    """A stored segment kept compressed in memory, without its view clip."""
-
-    env_id: str
-    stack: int
-    policy_step: int
-    seed: int
-    fps: float
-    layout: str
-    arrays: bytes
-
-    def decode(self, view: bytes | None = None) -> Segment:
-        """The segment, with writable arrays of its own. Raises PrefDBError if the bytes are damaged."""
-        try:
-            names = json.loads(self.layout)
-            layout = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in names.items()}
-            raw = _decompress(self.arrays, sum(d.itemsize * math.prod(shape) for d, shape in layout.values()))
-            arrays, offset = {}, 0
-            for name, (dtype, shape) in layout.items():
-                arrays[name] = np.frombuffer(raw, dtype, math.prod(shape), offset).reshape(shape)
-                offset += arrays[name].nbytes
-            rest = (self.stack, self.policy_step, self.seed, self.fps, view)
-            return Segment(self.env_id, arrays["observations"], arrays["actions"], arrays["rewards"], *rest)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DamagedError("a stored segment is damaged: restore prefs.db from a copy") from error
-
-
 def _segment_row(segment: Segment) -> tuple[object, ...]:
     """The values of SEGMENT_COLUMNS; int() and float() because SQLite would store numpy scalars as blobs."""
     # Widest type first: then every array starts at a multiple of its item size.
@@ -300,65 +60,6 @@ def _segment_row(segment: Segment) -> tuple[object, ...]:
     data = _compress(b"".join(array.tobytes() for array in arrays.values()))
     numbers = (len(segment), int(segment.stack), int(segment.policy_step), int(segment.seed))
     return (segment.id, *numbers, float(segment.fps), layout, data, segment.view)
-
-
-class Choice(StrEnum):
-    """An answer to a comparison; incomparable ones are kept but give no label."""
-
-    A = "a"
-    B = "b"
-    EQUAL = "equal"
-    INCOMPARABLE = "incomparable"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A question about two segments of one environment; flip: b is shown on the left."""
-
-    a: Segment
-    b: Segment
-    flip: bool
-
-    def __post_init__(self) -> None:
-        if self.a.env_id != self.b.env_id:
-            received = f"{self.a.env_id} and {self.b.env_id}"
-            raise ValueError(f"expected two segments of one environment; received {received}")
-
-    @cached_property
-    def id(self) -> str:
-        """sha256 (hex) of the unordered pair, so that the same pair is recognised."""
-        return self.id_of(self.a.id, self.b.id)
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether both segments can be shown as they are."""
-        return self.a.is_drawn and self.b.is_drawn
-
-    def drawn(self) -> "Comparison":
-        """The same question with the clips of both segments drawn; raises what the drawer does."""
-        return replace(self, a=self.a.drawn(), b=self.b.drawn())
-
-    @staticmethod
-    def id_of(a: str, b: str) -> str:
-        """The id of the pair of two segments' ids."""
-        return hashlib.sha256("\n".join(sorted((a, b))).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Label:
-    """An answered comparison that trains the predictor, or (mu None) a pure retraction of an earlier one.
-
-    `a` and `b` are segment ids in the order in which the pair was first asked. `retracts` may name an
-    answer that gave no label or was never delivered: then there is nothing to drop.
-    """
-
-    seq: int
-    comparison_id: str
-    a: str
-    b: str
-    mu: tuple[float, float] | None  # P(a preferred), P(b preferred)
-    validation: bool
-    retracts: int | None = None  # seq of the answer that this one takes back or replaces
 
 
 @dataclass(frozen=True)
@@ -380,12 +81,6 @@ class AnswerRow:
     def comparison(self) -> Comparison:
         """The question with its segments, read from the database when first asked for."""
         return Comparison(self._db.segment(self.a), self._db.segment(self.b), self.flip)
-
-
-def is_validation(comparison_id: str) -> bool:
-    """The fixed split: about 1 comparison in 5, decided by its id alone."""
-    digest = hashlib.sha256(comparison_id.encode()).digest()
-    return int.from_bytes(digest[:4], "big") < VALIDATION_FRACTION * 2**32
 
 
 def _mu(choice: str, preferred: str | None, a: str) -> tuple[float, float] | None:

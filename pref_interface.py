@@ -14,33 +14,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from channels import Channels, drain, offer
-from gatherers import Answered, Drawing, PreferenceGatherer
-from label_queue import FEW_LABELS, LabelQueue, nearly_full
-from ordering import OrderingQueries
-from person import Ui
-from pref_db import Comparison, PrefDB, Segment
-from teachers import SyntheticTeacher, synthetic_teacher
+from drlhp.data.comparison import Comparison
+from drlhp.data.segment import Segment
+from drlhp.labelling.drawing import Drawing
+from drlhp.labelling.gatherers import Answered, PreferenceGatherer
+from drlhp.labelling.queue import FEW_LABELS, LabelQueue, nearly_full
+from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
+from drlhp.queries.ordering import OrderingQueries
+from drlhp.queries.schedule import LabelSchedule, labels_due
+from drlhp.queries.selection import CENTRES, NEWEST_SHARE, QuerySelection, informativeness, looks
+from drlhp.runtime.channels import Channels, drain, offer
+from drlhp.screens.person import Ui
+from pref_db import PrefDB
 
 if TYPE_CHECKING:
-    from initial_rounds import InitialRounds  # takes PyTorch, which whoever has no rounds can do without
+    from drlhp.training.rounds import InitialRounds  # takes PyTorch, which whoever has no rounds can do without
 
 log = logging.getLogger("run")
 
-# The paper's rate of labels after T steps is c / (T + c). Both of its domains have c = Tmax / 10: 2M of 20M steps on
-# MuJoCo, 5M of 50M on Atari (appendix A).
-ANNEALING = 10.0
-LEFT_OVER = 0.01  # of the labels, at the end of rl-teacher's schedule
 TELL_SECONDS = 2.0  # between words to other processes about how far the run is
 TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
 TRIES = 50  # pairs looked at for one that was not asked yet
-NEWEST_SHARE = 0.1  # of the pool, the segments of the newest policy
 UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
-# What is compared of a segment, where pairs are to be unlike each other: so many moments, squares down and across.
-MOMENTS, SQUARES = 5, 7
-CENTRES = 1000  # newest pairs asked, from which the next is to be far
-QuerySelection = Literal["random", "disagreement", "entropy", "newest", "k_center", "ordering"]
-LabelSchedule = Literal["paper", "stepped", "exponential", "constant"]
 
 
 @dataclass(frozen=True)
@@ -125,59 +120,6 @@ def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeach
         equal=config.teacher_equal,
         end_penalty=config.teacher_end_penalty,
     )
-
-
-def labels_due(steps: float, max_steps: float, n_initial: int, n_total: int, schedule: LabelSchedule = "paper") -> int:
-    """How many labels a synthetic teacher should have given after so many agent steps of training.
-
-    With x the share of the training that is over, the share of the later labels is
-    `paper` (appendix A.1, its rate summed up): ln(1 + 10 x) / ln(1 + 10);
-    `stepped` (appendix A.2): in each tenth of the training its rate at the beginning of that tenth;
-    `exponential` (rl-teacher): 1 - 0.01^x;
-    `constant`: x.
-    """
-    if max_steps <= 0:
-        return n_total
-    x = min(steps / max_steps, 1.0)
-    if schedule == "paper":
-        share = math.log1p(ANNEALING * x) / math.log1p(ANNEALING)
-    elif schedule == "stepped":
-        rates = 1 / (1 + np.arange(ANNEALING))
-        share = float(np.interp(ANNEALING * x, np.arange(ANNEALING + 1), np.cumsum([0, *rates]) / rates.sum()))
-    else:
-        share = 1 - LEFT_OVER**x if schedule == "exponential" else x
-    return n_initial + int((n_total - n_initial) * share)
-
-
-def informativeness(a: Segment, b: Segment, selection: QuerySelection) -> float:
-    """How much the answer about two segments should tell, by the ensemble's predictions when they were cut.
-
-    `disagreement`: the variance over the members of the probability that a is preferred (section 2.2.4); `entropy`:
-    that of the answer by their mean, in bits. A pair that was cut before there was a predictor has 0.
-    """
-    if a.member_returns is None or b.member_returns is None:
-        return 0.0
-    difference = (a.member_returns - b.member_returns).astype(float)
-    p = 1 / (1 + np.exp(-difference.clip(-50, 50)))
-    if selection == "disagreement":
-        return float(p.var())
-    mean = float(np.clip(p.mean(), 1e-12, 1 - 1e-12))
-    return -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
-
-
-def looks(segment: Segment) -> np.ndarray:
-    """(K,) float32: a few moments of a segment, of pictures the means of their squares, of vectors themselves."""
-    moments = np.linspace(0, len(segment) - 1, MOMENTS).round().astype(int)
-    seen = segment.observations[moments].astype(np.float32)
-    if not segment.is_pixels:
-        return seen.ravel()
-    if seen.ndim == 4:
-        seen = seen.mean(1)
-    for axis in (1, 2):
-        edges = np.linspace(0, seen.shape[axis], SQUARES + 1).astype(int)
-        sums = np.add.reduceat(seen, edges[:-1], axis)
-        seen = sums / np.diff(edges).clip(1).reshape((-1, 1) if axis == 1 else -1)
-    return seen.ravel().astype(np.float32)
 
 
 class PrefInterface:
@@ -532,3 +474,33 @@ def run_interface(
                 channels.stop.wait(1 / 60)
     finally:
         interface.close()
+
+
+class SegmentKeeper:
+    """Stores the segments of a run that asks nobody, to be asked about later; a part of the ring like pref_interface.
+
+    Args:
+        goal: segments after which there are enough.
+    """
+
+    def __init__(self, db: PrefDB, channels: Channels, goal: int) -> None:
+        self.db, self.channels, self.goal = db, channels, goal
+        self.n = len(db.segment_ids())
+
+    def step(self) -> bool:
+        segments = drain(self.channels.segments, limit=self.goal - self.n)
+        if segments:
+            self.db.add_segments(segments)
+            self.n = len(self.db.segment_ids())
+        return bool(segments)
+
+    def clips(self) -> str:
+        """How many segments are stored, of how many."""
+        return f"{self.n}/{self.goal}"
+
+    @property
+    def full(self) -> bool:
+        return self.n >= self.goal
+
+    def close(self) -> None:
+        self.db.close()

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import networks
-from channels import WeightsBoard
-from errors import UserError
-from pair_batches import observations_of
-from pref_db import Segment
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
+from drlhp.networks import architectures as networks
+from drlhp.networks.batches import observations_of
+from drlhp.networks.device import CPU, has_bf16, to_device, trains_in_bf16
+from drlhp.runtime.weights import WeightsBoard
 
 DIVERGED = (
     "the training of the reward predictor diverged, so that it predicts no numbers; go on with a lower "
@@ -154,7 +155,7 @@ class RewardPredictor(nn.Module):
         self,
         inputs: PredictorInputs,
         config: PredictorConfig,
-        device: torch.device = networks.CPU,
+        device: torch.device = CPU,
         make_network: networks.MakeNetwork | None = None,
     ) -> None:
         """`make_network` takes the place of the networks that the config names."""
@@ -188,8 +189,8 @@ class RewardPredictor(nn.Module):
         self.register_buffer("std", torch.ones(self.n_members))
         # bfloat16 pays on convolutions; feature points need more digits for their positions than it has.
         convolves = isinstance(self.body, networks.RewardCNN)
-        self.autocast = convolves and networks.has_bf16(device)
-        self.autocast_in_training = convolves and networks.trains_in_bf16(device)
+        self.autocast = convolves and has_bf16(device)
+        self.autocast_in_training = convolves and trains_in_bf16(device)
         self.to(device)
         self.eval()
 
@@ -265,7 +266,7 @@ class RewardPredictor(nn.Module):
     @torch.inference_mode()
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
         """(B, ...), (B,) or (B, A) -> (members, B) normalised rewards."""
-        raw = self.predict(networks.to_device(observations, self.device), networks.to_device(actions, self.device))
+        raw = self.predict(to_device(observations, self.device), to_device(actions, self.device))
         return self.normalised(raw).cpu().numpy()
 
     def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
@@ -276,8 +277,8 @@ class RewardPredictor(nn.Module):
     @torch.inference_mode()
     def segment_returns(self, segments: list[Segment]) -> np.ndarray:
         """(segments, members) raw rewards summed over each segment."""
-        observations = networks.to_device(observations_of(segments, self.n_frames), self.device)
-        actions = networks.to_device(np.concatenate([segment.actions for segment in segments]), self.device)
+        observations = to_device(observations_of(segments, self.n_frames), self.device)
+        actions = to_device(np.concatenate([segment.actions for segment in segments]), self.device)
         raw = self.predict(observations, actions).cpu()
         parts = raw.split([len(segment) for segment in segments], dim=1)
         returns: np.ndarray = torch.stack([part.sum(1) for part in parts]).numpy()
@@ -359,7 +360,7 @@ class PredictorCopySpec:
     inputs: PredictorInputs
     config: PredictorConfig
     board: WeightsBoard
-    device: torch.device = networks.CPU
+    device: torch.device = CPU
 
     def build(self) -> PredictorCopy:
         return PredictorCopy(RewardPredictor(self.inputs, self.config, self.device), self.board)
@@ -419,7 +420,7 @@ class PredictorCopy:
         device, kept = self.predictor.device, slice(self._skip, None, NORMALISER_STRIDE)
         moves_on = len(actions) % NORMALISER_STRIDE == 0  # else it would keep to the same few environments
         self._skip = (self._skip - len(actions) + moves_on) % NORMALISER_STRIDE
-        observations, actions = networks.to_device(observations, device), networks.to_device(actions, device)
+        observations, actions = to_device(observations, device), to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
         self._n_recent += len(self._recent[-1][1])
         while self._n_recent - len(self._recent[0][1]) >= NORMALISER_STEPS:

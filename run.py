@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
 import logging
 import os
 import shlex
@@ -19,10 +18,13 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from commands.show_prefs import show_prefs_command
+from pref_interface import SegmentKeeper
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
@@ -35,63 +37,49 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
-from channels import warm_up
+from drlhp.runtime.start import warm_up
 
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1].startswith(("train", "gather", "pretrain", "--resume")):
     warm_up()  # before the imports, the slowest part of a start
 
 import gymnasium
-import numpy as np
 import torch
 import tyro
 
-import checkpoint
-import exchange
-import experiments
-import label
-import progress as progress_module
-import watch
 from a2c.crew import crew_size, fills_cores
-from a2c.demonstrations import Demonstrations
 from a2c.follower import start_crew
-from a2c.runner import random_segment
 from a2c.worker import PolicyWorker, run_worker
-from channels import Channels, Episode, Failure, WeightsBoard, drain
-from config import MODES, RunConfig, parse
-from envs import draw_states, env_info, make_vec_env
-from errors import reason_of, told
-from gatherers import PreferenceGatherer, SyntheticGatherer, gatherer_for
-from initial_rounds import InitialRounds
-from label_queue import LabelQueue
-from person import screen_for
-from pref_db import Comparison, PrefDB, draw_with, shown, store_path
+from commands import exchange, experiments, label, watch
+from commands import progress as progress_module
+from commands.config import MODES, RunConfig, gathers
+from commands.flags import parse
+from commands.preflight import check_inputs
+from commands.progress import Progress
+from commands.run_folder import RunFolder
+from commands.streams import hang_up, prepare_streams
+from drlhp.data.views import draw_with
+from drlhp.errors import USER_ERRORS, ChildError, UserError, reason_of, told
+from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
+from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.runtime.channels import Channels, Failure, drain
+from drlhp.runtime.machine import n_cores
+from drlhp.runtime.processes import Children
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.screens.gatherer import gatherer_for
+from drlhp.screens.window import EncodedFrames
+from drlhp.training.rounds import InitialRounds
+from drlhp.training.trainer import Trainer, run_trainer
+from envs import draw_states, env_info
+from pref_db import PrefDB, store_path
 from pref_interface import PrefInterface, teacher_of
-from processes import USER_ERRORS, ChildError, Children, UserError
-from progress import Progress
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
-from reward_trainer import Trainer, run_trainer
-from run_folder import RunFolder, n_cores
-from teachers import true_rewards
-from web import EpisodeFile, WebGatherer
 
 log = logging.getLogger("run")
 
 ENOUGH_CORES = 6  # from here on the policy and the trainer have cores of their own
 N_WATCHED = 2  # environments whose colour frames are kept for people
 USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
-
-
-class EncodedFrames(Sequence[np.ndarray]):
-    """The frames of an episode, decoded one by one as they are shown."""
-
-    def __init__(self, episode: Episode) -> None:
-        self._frames, self._env_id = episode.frames, episode.env_id
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]
-        return shown(self._frames[index], self._env_id)[0]
 
 
 def take_turns(config: RunConfig) -> bool:
@@ -127,7 +115,7 @@ class Run:
         self.page: WebGatherer | None = None
         self.episode_file: EpisodeFile | None = None
         self.interface: PrefInterface | None = None
-        self.keeper: label.SegmentKeeper | None = None
+        self.keeper: SegmentKeeper | None = None
         self.board: WeightsBoard | None = None  # for the policy
         self.query_board: WeightsBoard | None = None  # for choosing what is asked in the rounds of initial labels
         self.predictor_inputs = PredictorInputs(
@@ -150,11 +138,11 @@ class Run:
             self._build_interface()
         elif config.mode == "gather_initial_prefs":  # segments alone, to be labelled later
             db = PrefDB.open(self.path / "prefs.db")
-            self.keeper = label.SegmentKeeper(db, self.channels, config.prefs.max_segs)
+            self.keeper = SegmentKeeper(db, self.channels, config.prefs.max_segs)
             self.people_watch = True
             self.local.append(self.keeper)
         if config.render_episodes and config.mode != "pretrain_reward_predictor":
-            from viewer import EpisodeWindow
+            from drlhp.screens.window import EpisodeWindow
 
             self.episode_window = EpisodeWindow()
         if config.mode in ("train_policy_with_preferences", "pretrain_reward_predictor"):
@@ -474,69 +462,6 @@ def label_on(run: Run) -> None:
         return
 
 
-def check_inputs(config: RunConfig) -> None:
-    """Refuses what cannot work before anything is made: stores to load, teachers, and windows without a display."""
-    info = env_info(config.env_id)
-    longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: nobody knows
-    if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:
-        raise UserError(
-            f"an episode of {info.env_id} is over after {longest} steps, not half of --clip_steps "
-            f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
-        )
-    store = config.run_path() / "prefs.db"
-    if config.resume and config.uses_preferences and not gathers(config) and store.exists():
-        with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
-            n_labels = db.n_labels()
-        has_learned = bool(checkpoint.list_checkpoints(config.run_path() / "reward_predictor"))
-        if n_labels < 2 and not has_learned and config.mode != "gather_initial_prefs":
-            raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
-    if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
-        place = Path(config.prefs.load_prefs_dir)
-        db = PrefDB.open(store_path(place), read_only=True)
-        n_labels, env_id, length = db.n_labels(), db.env_id, db.segment_length
-        db.close()
-        if env_id != config.env_id:
-            raise UserError(f"{place} holds labels of {env_id}, not of {config.env_id}; load them with {env_id}.")
-        if length != config.prefs.clip_steps:
-            raise UserError(
-                f"{place} holds labels of clips of {length} steps, not of {config.prefs.clip_steps}; load them with "
-                f"--clip_steps {length}."
-            )
-        if n_labels < 2 and not gathers(config):
-            raise UserError(
-                f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
-            )
-    if config.policy.demonstrations and not config.resume and config.mode != "pretrain_reward_predictor":
-        Demonstrations.load(Path(config.policy.demonstrations), info)
-    if gathers(config) and config.prefs.synthetic_prefs:
-        try_teacher(config)
-    asks_person = gathers(config) and not config.prefs.synthetic_prefs
-    shows_episodes = config.render_episodes and config.mode != "pretrain_reward_predictor"  # which plays none
-    if shows_episodes or (asks_person and screen_for(config.prefs.ui) == "window"):
-        from viewer import INSTEAD, open_display
-
-        open_display("leave out --render_episodes" if shows_episodes else INSTEAD)
-    keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
-    if asks_person or keeps_segments or shows_episodes:
-        make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
-
-
-def try_teacher(config: RunConfig) -> None:
-    """Raises UserError if the teacher is a function that cannot judge segments of this environment, long and short."""
-    teacher = teacher_of(config.prefs, config.seed, n_answers=0)
-    if teacher.rewards is true_rewards:
-        return
-    segment = random_segment(config.env_id, config.seed, config.prefs.clip_steps)
-    if segment is not None:
-        shorter = segment.crop(0, (len(segment) + 1) // 2)
-        teacher.poll(Comparison(segment, shorter, flip=False))
-
-
-def gathers(config: RunConfig) -> bool:
-    """Whether anybody is asked for labels."""
-    return config.mode in ("gather_initial_prefs", "train_policy_with_preferences") and config.prefs.gather_prefs
-
-
 COMMANDS = (*MODES, "label", "watch", "show_prefs", "report", "reproduce", "export", "import", "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
@@ -557,24 +482,6 @@ USAGE = """usage: python run.py COMMAND ...
        Hopper, Walker, HalfCheetah, Swimmer, Ant, Reacher, ...
   python run.py COMMAND ENV --help        every flag, with the defaults for that environment
 """
-
-
-def hang_up(*_: object) -> None:
-    """The terminal is gone, as when an SSH session is cut off: a Ctrl-C after which nothing can be said any more."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    raise KeyboardInterrupt
-
-
-def prepare_streams() -> None:
-    """Lets a stream that was closed lead nowhere, and letters that one cannot take come as question marks."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-    for stream in (sys.stdin, sys.stdout):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def main(arguments: list[str]) -> int:
@@ -601,7 +508,7 @@ def main(arguments: list[str]) -> int:
         if command == "watch":
             watch.watch_command(arguments[1:])
         elif command == "show_prefs":
-            watch.show_prefs_command(arguments[1:])
+            show_prefs_command(arguments[1:])
         elif command == "label":
             label.label_command(arguments[1:])
         elif command == "export":
@@ -611,7 +518,7 @@ def main(arguments: list[str]) -> int:
         elif command == "reproduce":
             tyro.cli(experiments.reproduce, prog="run.py reproduce", args=arguments[1:], use_underscores=True)
         elif command == "report":
-            import report  # slow to import, for its figures: only where it is used
+            from commands import report  # slow to import, for its figures: only where it is used
 
             report.report_command(arguments[1:])
         else:

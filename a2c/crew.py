@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from a2c.config import PolicyConfig
-from channels import Context
+from drlhp.runtime.start import Context
 from envs import EnvInfo
 
 ALIGNMENT = 64  # bytes, a cache line

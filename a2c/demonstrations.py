@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import networks
 from a2c.model import PIXEL_STEPS, Policy
+from drlhp.errors import UserError
+from drlhp.networks.device import to_device
 from envs import EnvInfo, make_vec_env
-from processes import UserError
 
 SCHEMA_VERSION = 1
 # What stops cloning is the part held out; the rest are the field's common settings of supervised learning.
@@ -236,8 +236,8 @@ def log_probability(policy: Policy, shown: Demonstrations, steps: np.ndarray) ->
 
 def _log_probabilities(policy: Policy, shown: Demonstrations, steps: np.ndarray) -> Tensor:
     """(B,) of the actions recorded at these steps (B,)."""
-    observations = networks.to_device(shown.observations(steps), policy.device)
-    return policy.evaluate(observations, networks.to_device(shown.actions[steps], policy.device)).log_probs
+    observations = to_device(shown.observations(steps), policy.device)
+    return policy.evaluate(observations, to_device(shown.actions[steps], policy.device)).log_probs
 
 
 def _batches(steps: np.ndarray) -> list[np.ndarray]:

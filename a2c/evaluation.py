@@ -11,9 +11,9 @@ import torch
 
 from a2c.config import PolicyConfig
 from a2c.model import Policy
-from channels import Channels
+from drlhp.errors import UserError
+from drlhp.runtime.channels import Channels
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
-from errors import UserError
 
 # Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
 SEED_OFFSET = 500_000

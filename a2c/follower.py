@@ -16,9 +16,9 @@ from a2c.crew import Arena, CrewBroken, allocate, linked, share
 from a2c.model import Policy
 from a2c.runner import Actor, Rollout, act_in_turns
 from a2c.update import Batch, Descent, gradients
-from channels import Channels
+from drlhp.runtime.channels import Channels
+from drlhp.runtime.processes import Children
 from envs import env_info, make_vec_env
-from processes import Children
 
 
 @dataclass(frozen=True)

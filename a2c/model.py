@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
-import networks
 from a2c.crew import Arena
+from drlhp.networks import architectures as networks
+from drlhp.networks.device import CPU, Recorded, has_bf16, joined, to_device
 from envs import EnvInfo
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -44,7 +45,7 @@ class Policy(nn.Module):
         device: where the networks compute; observations come, and actions go, as arrays in main memory.
     """
 
-    def __init__(self, info: EnvInfo, network: str, device: torch.device = networks.CPU) -> None:
+    def __init__(self, info: EnvInfo, network: str, device: torch.device = CPU) -> None:
         super().__init__()
         self.device = device
         self.body: nn.Module
@@ -67,15 +68,15 @@ class Policy(nn.Module):
         networks.orthogonal_(self.critic, 1.0)
         self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
         self.to(device)
-        fast = isinstance(self.body, networks.NatureCNN) and networks.has_bf16(device)
+        fast = isinstance(self.body, networks.NatureCNN) and has_bf16(device)
         # In a list, so that it is no submodule: never saved, never given to the optimiser.
         self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
         self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
         self._kept: list[Tensor] = []  # (T, N, ...) what the body computed in each step that was kept
         # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
         self.acted_on: deque[Tensor] = deque(maxlen=0)
-        self.descending: networks.Recorded | None = None  # see `a2c.update`
-        self._deciding = networks.Recorded(self._decided) if device.type == "cuda" and self.lstm is None else None
+        self.descending: Recorded | None = None  # see `a2c.update`
+        self._deciding = Recorded(self._decided) if device.type == "cuda" and self.lstm is None else None
 
     @property
     def channels_last(self) -> bool:
@@ -145,7 +146,7 @@ class Policy(nn.Module):
         features = self._features(observations, step)
         if self.lstm is not None:
             assert memory is not None, "a recurrent policy needs its memory"
-            hidden, cell = self.lstm(features, networks.to_device(memory, self.device).chunk(2, dim=1))
+            hidden, cell = self.lstm(features, to_device(memory, self.device).chunk(2, dim=1))
             memory[:] = torch.cat([hidden, cell], dim=1).cpu().numpy()
             features = hidden
         return self._heads(features)
@@ -166,21 +167,21 @@ class Policy(nn.Module):
                 needs. For a recurrent policy alone.
             step: of a rollout whose steps are kept, if there is room for them (`keep`).
         """
-        moved = networks.to_device(observations, self.device)
+        moved = to_device(observations, self.device)
         if moved.is_cuda and moved.dim() == 4:
             moved = moved.contiguous(memory_format=torch.channels_last)
         self.acted_on.append(moved)
         if self._deciding and noise is not None and step is not None:  # as many environments as each step before
-            return self.fetched(*self._deciding(moved, networks.to_device(noise, self.device)))
-        chance = 0.0 if noise is None else networks.to_device(noise, self.device)
+            return self.fetched(*self._deciding(moved, to_device(noise, self.device)))
+        chance = 0.0 if noise is None else to_device(noise, self.device)
         actions, log_probs, values = self._decide(self._remembering(moved, memory, step), chance)
         if moved.is_cuda:
-            return self.fetched(networks.joined(actions, log_probs, values))
+            return self.fetched(joined(actions, log_probs, values))
         return actions.numpy(), log_probs.numpy(), values.numpy()
 
     def _decided(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """What `act` returns, `networks.joined`."""
-        return (networks.joined(*self._decide(self(observations), noise)),)
+        """What `act` returns, `joined`."""
+        return (joined(*self._decide(self(observations), noise)),)
 
     def _decide(self, found: tuple[Tensor, Tensor], chance: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
         """What `forward` found -> actions, their log-probabilities and the values."""
@@ -198,7 +199,7 @@ class Policy(nn.Module):
     def values(self, observations: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
         """Observations (N, ...) -> V (N,); the `memory` (N, M) of `act` is only read."""
         read = None if memory is None else memory.copy()
-        _, values = self._remembering(networks.to_device(observations, self.device), read)
+        _, values = self._remembering(to_device(observations, self.device), read)
         return values.cpu().numpy()
 
     def evaluate(

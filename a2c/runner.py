@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
-from channels import Episode
+from drlhp.data.cutter import SegmentCutter
+from drlhp.data.segment import Segment
+from drlhp.data.views import encode_view
+from drlhp.runtime.channels import Episode
 from envs import EnvError, EnvInfo, PreferenceVecEnv, env_info, make_vec_env
-from pref_db import Segment, encode_view
-from segment_cutter import SegmentCutter
 
 
 class Stopwatch:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-import networks
 from a2c.config import PolicyConfig
 from a2c.crew import ALONE, Crew, share
 from a2c.model import Policy
 from a2c.runner import Rollout
+from drlhp.networks.device import CPU, Recorded, to_device
 
 VALUE_COEF = 0.5
 MAX_GRAD_NORM = 0.5
@@ -85,7 +85,7 @@ class Batch:
         return len(self.valid)
 
     @classmethod
-    def of(cls, rollout: Rollout, observations: Tensor | None = None, device: torch.device = networks.CPU) -> Batch:
+    def of(cls, rollout: Rollout, observations: Tensor | None = None, device: torch.device = CPU) -> Batch:
         """A rollout's arrays, without a copy on a CPU.
 
         Args:
@@ -93,11 +93,11 @@ class Batch:
         """
         columns = (rollout.log_probs, rollout.advantages, rollout.returns, rollout.valid)
         flat = (rollout.flat_actions(), *(column.reshape(-1) for column in columns))
-        moved = [networks.to_device(column, device) for column in flat]
+        moved = [to_device(column, device) for column in flat]
         if observations is None:
-            observations = networks.to_device(rollout.flat_observations(), device)
+            observations = to_device(rollout.flat_observations(), device)
         if rollout.memory.shape[-1]:
-            moved.append(networks.to_device(rollout.memory[:-1].reshape(rollout.n_decisions, -1), device))
+            moved.append(to_device(rollout.memory[:-1].reshape(rollout.n_decisions, -1), device))
         return cls(observations, *moved)
 
     def columns(self) -> list[Tensor]:
@@ -110,7 +110,7 @@ class Batch:
         columns = self.columns()
         if isinstance(rows, slice):
             return Batch(*(column[rows] for column in columns))
-        indices = networks.to_device(rows, self.valid.device)
+        indices = to_device(rows, self.valid.device)
         observations = self.observations[:0] if but_observations else _rows(self.observations, indices)
         return Batch(observations, *(_rows(column, indices) for column in columns[1:]))
 
@@ -167,7 +167,7 @@ def ppo_update(
     for _ in range(config.ppo_epochs):
         order = torch.randperm(n)
         if not policy.memory_size:
-            order = networks.to_device(order, batch.valid.device)
+            order = to_device(order, batch.valid.device)
         for indices in order.tensor_split(n_minibatches):
             rows = [
                 _all_steps(part, config) if policy.memory_size else part if part.is_cuda else part.numpy()
@@ -185,7 +185,7 @@ def _all_steps(envs: Tensor, config: PolicyConfig) -> np.ndarray:
 
 def _statistics(batch: Batch, rows: Sequence[np.ndarray | Tensor]) -> dict[str, float | Tensor]:
     """Number of valid decisions, mean and deviation of their advantages; fewer than two stay as they are."""
-    indices = torch.cat([networks.to_device(part, batch.valid.device) for part in rows])
+    indices = torch.cat([to_device(part, batch.valid.device) for part in rows])
     valid, advantages = batch.valid[indices].float(), batch.advantages[indices]
     n = valid.sum()
     mean = (advantages * valid).sum() / n.clamp(min=1)
@@ -227,7 +227,7 @@ def gradients(policy: Policy, batch: Batch, config: PolicyConfig, descent: Desce
     numbers = (descent.n_valid, descent.mean, descent.std, descent.ent_coef)
     if mine.valid.is_cuda and mine.memory is None:
         if policy.descending is None:
-            policy.descending = networks.Recorded(lambda *x: _gradients(policy, config, Batch(*x[:-4]), *x[-4:]))
+            policy.descending = Recorded(lambda *x: _gradients(policy, config, Batch(*x[:-4]), *x[-4:]))
         there = (x if isinstance(x, Tensor) else torch.full((), x, device=mine.valid.device) for x in numbers)
         found = policy.descending(*mine.columns(), *there)
     else:

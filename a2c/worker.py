@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import checkpoint
-import networks
 from a2c.config import PolicyConfig
 from a2c.crew import ALONE, Arena, Crew, CrewBroken, share
 from a2c.demonstrations import Demonstrations, clone
@@ -29,11 +27,13 @@ from a2c.returns import ValueUnits, advantages, continuing_advantages
 from a2c.runner import Rollout, Runner
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
-from channels import Channels, Episode, Report, offer
+from drlhp.errors import UserError
+from drlhp.networks.device import CPU, to_device
+from drlhp.runtime import checkpoint
+from drlhp.runtime.channels import Channels, Episode, Report, offer
+from drlhp.runtime.machine import n_cores
 from envs import EnvError, EnvInfo, env_info, make_vec_env
-from errors import UserError
 from reward_predictor import DIVERGED
-from run_folder import n_cores
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 REPORT_SECONDS = 1.0
@@ -88,7 +88,7 @@ class PolicyWorker:
         resume: bool,
         clip_steps: int | None = None,
         end_penalty: float = 0.0,
-        device: torch.device = networks.CPU,
+        device: torch.device = CPU,
         links: Sequence[Connection] = (),
         memory: Any = None,
     ) -> None:
@@ -235,7 +235,7 @@ class PolicyWorker:
             raise EnvError(f"a reward of {self.info.env_id} is NaN or infinity: mend the environment.")
         if self.rewarder is not None and training:
             with self.runner.stopwatch.part("reward predictor"):
-                actions = networks.to_device(self.info.carried_out(rollout.flat_actions()), self.policy.device)
+                actions = to_device(self.info.carried_out(rollout.flat_actions()), self.policy.device)
                 predicted = self.rewarder.member_rewards(observations, actions)
             predicted = predicted.reshape(-1, *rollout.rewards.shape)
             rewards = self._reward(predicted) * rollout.valid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from processes import UserError
+from drlhp.errors import UserError
 
 
 def write_between(page: Path, name: str, text: str) -> None:

@@ -25,20 +25,13 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.data.views import decode_view, unpacked_size
+from drlhp.errors import UserError
+from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from envs import env_info
-from label_queue import MAX_NICKNAME, MAX_NOTE
-from pref_db import (
-    INSERT_FULL_ANSWER,
-    Choice,
-    Comparison,
-    PrefDB,
-    Segment,
-    decode_view,
-    spreadsheet_cell,
-    store_path,
-    unpacked_size,
-)
-from processes import UserError
+from pref_db import INSERT_FULL_ANSWER, PrefDB, spreadsheet_cell, store_path
 
 EXCHANGE_VERSION = 1
 LAST_SECOND = 4e10  # in the year 3237; what is later is mostly in milliseconds, and no date to show

@@ -17,12 +17,15 @@ from pathlib import Path
 
 import tyro
 
-import checkpoint
 from a2c.evaluation import read_evaluations
-from config import RunConfig, parse, settings
-from processes import ChildError, UserError
-from run_folder import n_cores, read_config
+from commands.config import RunConfig, settings
+from commands.flags import parse
+from commands.run_folder import read_config
+from drlhp.errors import ChildError, UserError
+from drlhp.runtime import checkpoint
+from drlhp.runtime.machine import n_cores
 
+RUN = Path(__file__).resolve().parent.parent / "run.py"
 CORES_PER_RUN = 2
 BYTES_PER_RUN = 4e9  # what a run of Pong takes, with 3,000 labels held
 MEMORY_FREE = Path("/proc/meminfo")
@@ -223,7 +226,7 @@ def reproduce(
     at_once = max(1, min(at_once, n_left))  # the cores are divided between them
     page = Path(log_dir) / f"{name}-report"
     if page.exists():  # then said now, not after hours
-        from report.command import check_output  # slow to import
+        from commands.report.command import check_output  # slow to import
 
         try:
             check_output(page)
@@ -244,8 +247,7 @@ def reproduce(
                 process.send_signal(signal.SIGINT)  # which writes checkpoints
             raise
     # Both are slow to import.
-    import report
-    import watch
+    from commands import report, watch
 
     if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
         report.report_command([*begun, "--output", str(page)])
@@ -316,7 +318,7 @@ def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], process
     cores = places.get()
     try:
         with subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "run.py"), *arguments],
+            [sys.executable, str(RUN), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -12,17 +12,21 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from channels import Channels, drain
-from config import check_seed
+from commands.rules import check_seed
+from commands.run_folder import in_use
+from drlhp.data.comparison import Comparison
+from drlhp.errors import UserError
+from drlhp.label_server.config import PageConfig
+from drlhp.label_server.gatherer import WebGatherer
+from drlhp.labelling.answers import LABELLER, MAX_NICKNAME, Who, check_labeller
+from drlhp.labelling.drawing import Drawing
+from drlhp.labelling.gatherers import PreferenceGatherer, TeacherGatherer
+from drlhp.labelling.queue import SILENT_SECONDS, LabelQueue
+from drlhp.labelling.teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
+from drlhp.screens.gatherer import gatherer_for
+from drlhp.screens.person import Ui
 from envs import task_of
-from gatherers import Drawing, PreferenceGatherer, TeacherGatherer, gatherer_for
-from label_queue import LABELLER, MAX_NICKNAME, SILENT_SECONDS, LabelQueue, Who, check_labeller
-from person import Ui
-from pref_db import Comparison, PrefDB, store_path
-from processes import UserError
-from run_folder import in_use
-from teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
-from web import PageConfig, WebGatherer
+from pref_db import PrefDB, store_path
 
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
 IDLE_SECONDS = 1 / 120
@@ -83,36 +87,6 @@ class StoredPairs:
             return None
         self.asked.add(comparison_id)
         return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
-
-
-class SegmentKeeper:
-    """Stores the segments of a run that asks nobody, to be asked about later; a part of the ring like pref_interface.
-
-    Args:
-        goal: segments after which there are enough.
-    """
-
-    def __init__(self, db: PrefDB, channels: Channels, goal: int) -> None:
-        self.db, self.channels, self.goal = db, channels, goal
-        self.n = len(db.segment_ids())
-
-    def step(self) -> bool:
-        segments = drain(self.channels.segments, limit=self.goal - self.n)
-        if segments:
-            self.db.add_segments(segments)
-            self.n = len(self.db.segment_ids())
-        return bool(segments)
-
-    def clips(self) -> str:
-        """How many segments are stored, of how many."""
-        return f"{self.n}/{self.goal}"
-
-    @property
-    def full(self) -> bool:
-        return self.n >= self.goal
-
-    def close(self) -> None:
-        self.db.close()
 
 
 def label_command(arguments: list[str], trouble: str = "") -> None:

@@ -17,9 +17,9 @@ from rich.text import Text
 
 from a2c.evaluation import COLUMNS as EVALUATION_COLUMNS
 from a2c.evaluation import POLICIES, STATISTICS, read_evaluations
-from channels import Report, peak_memory_mb
-from errors import UserError
-from run_folder import read_config
+from commands.run_folder import read_config
+from drlhp.errors import UserError
+from drlhp.runtime.channels import Report, peak_memory_mb
 
 log = logging.getLogger("run")
 

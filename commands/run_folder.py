@@ -6,8 +6,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -17,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from processes import UserError
+from drlhp.errors import UserError
+from drlhp.runtime.machine import machine
 
 log = logging.getLogger("run")
 
@@ -174,25 +173,3 @@ def git_revision() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return revision + ("+changes" if changes.strip() else "")
-
-
-def machine() -> dict[str, Any]:
-    """What the run's figures depend on."""
-    processor = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        processor = names[0] if names else processor
-    return {
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "processor": processor,
-        "cores": n_cores(),
-    }
-
-
-def n_cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,22 +16,18 @@ import numpy as np
 import torch
 import tyro
 
-import checkpoint
 from a2c import demonstrations
-from a2c.model import Policy
-from config import check_seed
-from envs import EnvInfo, PreferenceVecEnv, env_info, make_vec_env
-from pref_db import AnswerRow, Choice, PrefDB, store_path
-from processes import UserError
-from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
-from video import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
-from viewer import CHOSEN_SIDES, AnswerWindow, DisplayError, EpisodeWindow, open_display
+from commands.agent import Agent, play
+from commands.rules import check_seed
+from drlhp.errors import UserError
+from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
+from drlhp.screens.window import DisplayError, EpisodeWindow, open_display
+from envs import EnvInfo, make_vec_env
 
 PAUSE_SECONDS = 1.0  # the end of an episode stays on
 PAIR_HOLD_SECONDS = 0.5  # in videos: a pair's last frame and its answer stay on
 MAX_FILMED_PAIRS = 50
 REFRESH_SECONDS = 1 / 60
-ANSWER_WORDS = {"left": "left better", "right": "right better", "equal": "equal", "incomparable": "can't tell"}
 
 
 @dataclass(frozen=True)
@@ -54,16 +49,6 @@ class WatchConfig:
     """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""
     seed: int = 0
     """Seed of the environment and of the actions."""
-
-
-@dataclass(frozen=True)
-class ShowPrefsConfig:
-    """Steps through a run's comparisons and their answers."""
-
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """Run folder, or its prefs.db."""
-    output: Path | None = None
-    """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
 
 
 def watch_command(arguments: list[str]) -> None:
@@ -141,32 +126,6 @@ def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None
     print(f"Demonstrations: {path}", flush=True)
 
 
-def show_prefs_command(arguments: list[str]) -> None:
-    """`run.py show_prefs`: shows answered pairs in a window or, without one, in a video and a table.
-
-    Raises:
-        UserError, PrefDBError, OSError: there is nothing to show, or it cannot be read or written.
-    """
-    config = tyro.cli(ShowPrefsConfig, prog="run.py show_prefs", args=arguments, use_underscores=True)
-    path = store_path(config.run)
-    with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
-        answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
-        if not answers:
-            raise UserError(f"{path} holds no answers yet; gather some with gather_initial_prefs.")
-        visible = answers_with_pictures(answers)
-        output = video_path(config.output, path.parent / "show_prefs.mp4") if visible else None
-        if visible and output is None:
-            step_through(visible, len(answers), f"Answers about {db.env_id}")
-            return
-        print_table(answers)
-        if output is not None:
-            newest = visible[-MAX_FILMED_PAIRS:]
-            written = write_video(output, film_of_pairs(newest, len(answers)), newest[0].fps, keep=True)
-            print(f"Video of the newest {len(newest)}: {written}", flush=True)
-        else:
-            print(f"The segments of {db.env_id} hold numbers and no clips, so there is nothing more to show.")
-
-
 def video_path(output: Path | None, default: Path) -> Path | None:
     """Where a video is wanted; None if a window can be opened and no file was asked for.
 
@@ -196,87 +155,12 @@ def check_folder(flag: str, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Agent:
-    """A trained policy and, where its run has one, the reward predictor."""
-
-    info: EnvInfo
-    policy: Policy
-    predictor: RewardPredictor | None
-    policy_path: Path
-    folder: Path  # the run's, or the one that holds the checkpoint
-
-    @classmethod
-    def load(cls, place: Path) -> Agent:
-        """Reads a run folder, its policy folder, or a policy checkpoint.
-
-        Raises:
-            CheckpointError: there is no policy, or one that cannot be used.
-        """
-        path = checkpoint.find(place, "policy")
-        whole = path if path.parent.name == "policy" else path.resolve()  # for this may be the policy's folder
-        folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
-        state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
-        info = env_info(state["env_id"])
-        policy = Policy(info, state["network"])
-        checkpoint.fill(policy, state["weights"], path)
-        return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
-
-
-def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
-    """The newest reward predictor of a folder; None if it holds none.
-
-    Raises:
-        CheckpointError: it cannot be used.
-    """
-    if not checkpoint.list_checkpoints(folder):
-        return None
-    path = checkpoint.find(folder, "reward_predictor")
-    state = checkpoint.load(path, kind="reward_predictor", env_id=info.env_id)
-    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
-    predictor = RewardPredictor(inputs, PredictorConfig(**state["config"]))
-    checkpoint.fill(predictor, state["weights"], path)
-    if not predictor.is_finite():
-        raise checkpoint.CheckpointError(
-            f"the training of {path} diverged, so it predicts no numbers; train again with a lower "
-            "--reward_predictor_learning_rate."
-        )
-    return predictor
-
-
-@dataclass(frozen=True)
 class Scene:
     """One agent step as people see it."""
 
     picture: np.ndarray  # (H, W, 3) uint8, with the plot if there is a predictor
     caption: str
     ends_episode: bool
-
-
-@dataclass(frozen=True)
-class Step:
-    """One agent step of an episode: what was there to see before it, and what it earned."""
-
-    picture: np.ndarray | None  # (H, W, 3) uint8; None if nobody watches the environment
-    true: float
-    predicted: float | None  # None without a reward predictor
-    ends_episode: bool
-
-
-def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterator[Step]:
-    """Plays one episode in an environment of its own, step by step as steps are asked for."""
-    observations, _ = env.reset()
-    memory = np.zeros((len(observations), agent.policy.memory_size), np.float32)
-    done = False
-    while not done:
-        noise = None if deterministic else agent.policy.noise(len(observations))
-        actions = agent.policy.act(observations, noise, memory)[0]
-        picture = env.watch()[0].copy() if env.n_watched else None
-        predicted = None
-        if agent.predictor is not None:
-            predicted = float(agent.predictor.reward(observations, agent.info.carried_out(actions))[0])
-        observations, rewards, terminated, truncated, _ = env.step(actions)
-        done = bool(terminated[0] or truncated[0])
-        yield Step(picture, float(rewards[0]), predicted, done)
 
 
 def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
@@ -363,96 +247,3 @@ def closed_before(window: EpisodeWindow, due: float) -> bool:
             return False
         time.sleep(min(left, REFRESH_SECONDS))
     return True
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A stored answer; segments are read when asked for and not kept, since there may be thousands."""
-
-    number: int
-    row: AnswerRow
-    db: PrefDB
-
-    @property
-    def shown(self) -> tuple[str, str]:
-        """Ids of the segments on the left and on the right."""
-        return (self.row.b, self.row.a) if self.row.flip else (self.row.a, self.row.b)
-
-    @property
-    def side(self) -> str:
-        """The answer as a key of ANSWER_WORDS."""
-        if self.row.choice in (Choice.A, Choice.B):
-            return "left" if (self.row.choice == Choice.A) != self.row.flip else "right"
-        return self.row.choice.value
-
-    @property
-    def time(self) -> str:
-        return f"{datetime.fromtimestamp(self.row.answered_at):%Y-%m-%d %H:%M}"
-
-    @property
-    def fps(self) -> float:
-        return self.db.stored_segment(self.row.a).fps
-
-    def caption(self, n_answers: int) -> str:
-        words = ANSWER_WORDS[self.side]
-        return f"{self.number}/{n_answers}  answer: {words}, by {self.row.teacher}, {self.time}"
-
-    def clips(self) -> tuple[np.ndarray, np.ndarray]:
-        """(T, H, W, 3) uint8 of the left and the right segment."""
-        left, right = (self.db.segment(segment_id).frames() for segment_id in self.shown)
-        return left, right
-
-    def true_rewards(self) -> tuple[float, float]:
-        """Sums over the left and the right segment."""
-        left, right = (self.db.stored_segment(segment_id).decode().rewards.sum() for segment_id in self.shown)
-        return float(left), float(right)
-
-    def has_clips(self) -> bool:
-        """Whether both segments have pictures to show."""
-        segments = (self.db.segment(segment_id) for segment_id in self.shown)
-        return all(segment.is_pixels or segment.view is not None for segment in segments)
-
-
-def answers_with_pictures(answers: Sequence[Answer]) -> Sequence[Answer]:
-    """Those that can be shown. All are, where observations are pictures; of vectors, those with a clip for people."""
-    if answers[0].db.segment(answers[0].row.a).is_pixels:
-        return answers
-    return [answer for answer in answers if answer.has_clips()]
-
-
-def step_through(answers: Sequence[Answer], n_answers: int, title: str) -> None:
-    """Shows one answer after the other in a window, on and back by key, until it is closed."""
-    window = AnswerWindow(title)
-    try:
-        index, shown = 0, -1
-        while True:
-            if index != shown:
-                answer, shown = answers[index], index
-                window.show(*answer.clips(), answer.fps, answer.caption(n_answers), answer.side)
-            for key in window.tick():
-                if key == "close":
-                    return
-                index = min(max(index + (1 if key == "next" else -1), 0), len(answers) - 1)
-            time.sleep(REFRESH_SECONDS)
-    finally:
-        window.close()
-
-
-def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndarray]:
-    """Each pair once, the shorter clip holding its last frame, with the answer below."""
-    for answer in answers:
-        left, right = answer.clips()
-        n_frames = max(len(left), len(right))
-        for i in range(n_frames + round(PAIR_HOLD_SECONDS * answer.fps)):
-            frames = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
-            yield pair_picture(*frames, CHOSEN_SIDES[answer.side], caption=answer.caption(n_answers))
-
-
-def print_table(answers: Sequence[Answer]) -> None:
-    """A line for each answer, with the true rewards that nobody saw who gave it."""
-    width = max(12, *(len(answer.row.teacher) for answer in answers))
-    print(f"{'number':>6}  {'teacher':<{width}} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
-    for answer in answers:
-        left, right = answer.true_rewards()
-        words = ANSWER_WORDS[answer.side]
-        print(f"{answer.number:>6}  {answer.row.teacher:<{width}} {words:<12} {left:>12g} {right:>12g}  {answer.time}")

@@ -18,8 +18,8 @@ from playwright.sync_api import Page, ViewportSize
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from label_queue import FEW_LABELS
-from tests.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, wait_for_js, wait_for_pair
+from drlhp.labelling.queue import FEW_LABELS
+from tests.support.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, wait_for_js, wait_for_pair
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("train_policy_with_preferences", "PongNoFrameskip-v4", "--ui", "web", "--web_port", "0", "--run_name", "page")

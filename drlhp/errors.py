@@ -24,3 +24,31 @@ def told(error: BaseException) -> str:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
     sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a name may go over two lines
     return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+class PrefDBError(UserError):
+    """Something the user can put right; the message is one sentence with the fix."""
+
+
+class DamagedError(PrefDBError):
+    """A stored segment or clip cannot be read; the rest of the file may be well."""
+
+
+class UnknownSegmentError(PrefDBError):
+    """There is no segment of that id."""
+
+
+class SpaceError(UserError, ValueError):
+    """Observations or actions cannot be used; the message is one sentence that names the space and what would work."""
+
+
+class ChildError(Exception):
+    """A child process died; the message says which and why."""
+
+    def __init__(self, message: str, child_traceback: str = "") -> None:
+        super().__init__(message)
+        self.child_traceback = child_traceback
+
+
+# Exceptions whose message is meant for the user as it stands.
+USER_ERRORS = (UserError, OSError)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from errors import reason_of
+from drlhp.errors import reason_of
 
 from .preprocessing import PixelPreprocessing
 from .table import EnvError, EnvInfo, find_spec

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from errors import reason_of
+from drlhp.errors import reason_of
 
 from .bodies import TASKS, Moment
 from .table import EnvError, EnvInfo, find_spec, make

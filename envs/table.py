@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from errors import UserError, reason_of
+from drlhp.errors import UserError, reason_of
 
 from .bodies import TASKS, Task, task_id
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drlhp.data.segment import Segment
 from envs.mujoco import make_body
-from pref_db import Segment
 
 Floats = NDArray[np.floating[Any]]
 

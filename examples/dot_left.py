@@ -5,7 +5,7 @@ python run.py train_policy_with_preferences MovingDotNoFrameskip-v0 --teacher ex
 
 import numpy as np
 
-from pref_db import Segment
+from drlhp.data.segment import Segment
 
 
 def to_the_left(segment: Segment) -> np.ndarray:

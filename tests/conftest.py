@@ -3,7 +3,7 @@
 import torch
 
 # One display for all of a process: a window that opens in it goes to the one where the first did.
-from tests.display import display
+from tests.support.display import display
 
 __all__ = ["display"]  # a fixture: pytest finds it by name
 

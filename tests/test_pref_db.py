@@ -18,20 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pref_db import (
-    SCHEMA_VERSION,
-    Choice,
-    Comparison,
-    Label,
-    PrefDB,
-    PrefDBError,
-    Segment,
-    decode_frames,
-    encode_frames,
-    is_validation,
-)
+from drlhp.data.comparison import Choice, Comparison, Label, is_validation
+from drlhp.data.schema import SCHEMA_VERSION
+from drlhp.data.segment import Segment
+from drlhp.data.views import decode_frames, encode_frames
+from drlhp.errors import PrefDBError
+from pref_db import PrefDB
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 ENV_ID = "PongNoFrameskip-v4"
 LENGTH = 25
 
@@ -391,7 +385,7 @@ def test_full_disk_is_one_sentence_and_keeps_earlier_labels(db: PrefDB) -> None:
     acknowledged = len(out.splitlines())
     assert writer.returncode == 1 and acknowledged > 3
     last = err.strip().splitlines()[-1]
-    assert last.startswith("pref_db.PrefDBError") and "free" in last and "earlier labels are safe" in last
+    assert last.startswith("drlhp.errors.PrefDBError") and "free" in last and "earlier labels are safe" in last
     with contextlib.closing(PrefDB.open(path)) as reopened:
         assert reopened.n_labels() == acknowledged
 

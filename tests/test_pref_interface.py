@@ -21,15 +21,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import person
-from channels import SEGMENT_QUEUE_SIZE, Channels, drain
-from gatherers import PEOPLE_AHEAD, PERSON_AHEAD, PersonGatherer, QueueGatherer, Script, SyntheticGatherer
-from label_queue import FEW_LABELS, LabelQueue, Lease, Submission
-from person import LEAST_PACES, TerminalLines
-from playback import Playback
-from pref_db import Choice, Label, PrefDB, Segment
-from pref_interface import PrefInterface, PrefsConfig, QuerySelection, informativeness, labels_due, looks
-from teachers import SyntheticTeacher
+from drlhp.data.comparison import Choice, Label
+from drlhp.data.segment import Segment
+from drlhp.labelling.answers import Lease, Submission
+from drlhp.labelling.gatherers import PEOPLE_AHEAD, QueueGatherer, Script, SyntheticGatherer
+from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from drlhp.labelling.teachers import SyntheticTeacher
+from drlhp.queries.schedule import labels_due
+from drlhp.queries.selection import QuerySelection, informativeness, looks
+from drlhp.runtime.channels import SEGMENT_QUEUE_SIZE, Channels, drain
+from drlhp.screens import person
+from drlhp.screens.gatherer import PERSON_AHEAD, PersonGatherer
+from drlhp.screens.person import LEAST_PACES, TerminalLines
+from drlhp.screens.playback import Playback
+from pref_db import PrefDB
+from pref_interface import PrefInterface, PrefsConfig
 
 ENV_ID, LENGTH = "Test-v0", 3
 PATIENCE_SECONDS = 20

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import networks
 import reward_predictor
-from channels import WeightsBoard
-from networks import RewardMLP
-from pref_db import Segment
+from drlhp.data.segment import Segment
+from drlhp.networks import architectures as networks
+from drlhp.networks.architectures import RewardMLP
+from drlhp.runtime.weights import WeightsBoard
 from reward_predictor import (
     PredictorCopy,
     PredictorCopySpec,
@@ -22,7 +22,7 @@ from reward_predictor import (
     preference_loss,
     return_loss,
 )
-from tests.ring import DIMENSIONS, ENV_ID, SMALL, VECTORS
+from tests.support.ring import DIMENSIONS, ENV_ID, SMALL, VECTORS
 
 
 def test_the_preference_loss_is_the_papers_cross_entropy() -> None:

@@ -25,15 +25,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import checkpoint
 import run as run_module
-import run_folder
 from a2c.runner import random_segment
+from commands import run_folder
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.runtime import checkpoint
 from envs import env_info
 from examples.dot_left import to_the_left
-from pref_db import Choice, Comparison, PrefDB
+from pref_db import PrefDB
+from tests.support import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
 PONG = "PongNoFrameskip-v4"
 TINY = (

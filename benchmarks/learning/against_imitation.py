@@ -1,7 +1,7 @@
 """What the wrapper teaches, and the imitation library beside it: same labels, same steps, same machine, in turns.
 
-python benchmarks/against_imitation.py                                  # all of it, to results/against_imitation.json
-python benchmarks/against_imitation.py ours --env_id Pendulum-v1        # one run of ours
+python -m benchmarks.learning.against_imitation                                  # all of it, to results/against_imitation.json
+python -m benchmarks.learning.against_imitation ours --env_id Pendulum-v1        # one run of ours
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import numpy as np
-from classic_tasks import HORIZON, make, outcome, processor_time
 
-from run_folder import git_revision, machine
+from benchmarks import ROOT
+from benchmarks.learning.classic_tasks import HORIZON, make, outcome, processor_time
+from commands.run_folder import git_revision
+from drlhp.runtime.machine import machine
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "results" / "against_imitation.json"
-PEERS = ROOT / "benchmarks" / "peers"
+PEERS = ROOT / "benchmarks" / "speed" / "peers"
 SEEDS = (0, 1, 2)
 N_ENVS, ROLLOUT = 16, 2048  # steps of a rollout in all environments, as many as imitation's
 PPO_SETTINGS: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Checks by their poses that agents do the tricks they were taught, and films each beside the ordinary agent.
 
-python benchmarks/circus.py runs/circus-backflip-seed0 runs/circus-ballet-seed0 --beside runs/hopper-true-seed0 \
+python -m benchmarks.learning.circus runs/circus-backflip-seed0 runs/circus-ballet-seed0 --beside runs/hopper-true-seed0 \
     runs/walker-true-seed0
 
 Writes results/circus.json, results/circus_TRICK.gif and the table in README.md. The tricks that are not given stay as
@@ -24,20 +24,18 @@ import torch
 import tyro
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pages import write_between
-
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from commands.agent import Agent
+from commands.run_folder import git_revision, read_config
+from commands.watch import WatchConfig, film
+from drlhp.errors import USER_ERRORS, UserError, told
+from drlhp.runtime.machine import machine
+from drlhp.screens.pictures import write_video
 from envs import make_vec_env
-from errors import told
 from examples import circus
 from pref_db import PrefDB, store_path
-from processes import USER_ERRORS, UserError
-from run_folder import git_revision, machine, read_config
-from video import write_video
-from watch import Agent, WatchConfig, film
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 SEED = 500_000  # as in evaluations: no episode of the training
 SHOWN_SECONDS, PICTURES_PER_SECOND, HEIGHT, GAP, COLOURS = 5, 13, 320, 8, 40  # a picture that pages load at once
@@ -139,7 +137,7 @@ def main(
         for name in names:
             taught = given[name]["taught"][run.name] = {**about, **measure(seen, name)}
             print(f"{run.name}, {name}: {taught}; ordinary: {given[name]['ordinary']}", flush=True)
-    command = " ".join(["python benchmarks/circus.py", *sys.argv[1:]])
+    command = " ".join(["python -m benchmarks.learning.circus", *sys.argv[1:]])
     for measured in given.values():
         measured |= {"command": command, "git_revision": git_revision(), "machine": machine()}
     found = {trick: (found | given)[trick] for trick in TRICKS if trick in found | given}

@@ -1,8 +1,8 @@
 """Makes the results in results/: runs the command of each claim, and writes down what came out of it.
 
-python benchmarks/evidence.py moving_dot --seeds 5     # trains and records
-python benchmarks/evidence.py record pong runs/NAME    # records a run that was made by hand
-python benchmarks/evidence.py readme                   # puts the table into README.md and results/README.md
+python -m benchmarks.learning.evidence moving_dot --seeds 5     # trains and records
+python -m benchmarks.learning.evidence record pong runs/NAME    # records a run that was made by hand
+python -m benchmarks.learning.evidence readme                   # puts the table into README.md and results/README.md
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from typing import Any, NamedTuple
 
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from commands.experiments import BODIES_LABELS
+from commands.progress import draw_curves
+from commands.report.references import SUM_OF_A_TRAINING, Reference, references
+from commands.run_folder import short_revision
+from drlhp.errors import USER_ERRORS, UserError, told
 
-from pages import write_between
-
-from errors import told
-from experiments import BODIES_LABELS
-from processes import USER_ERRORS, UserError
-from progress import draw_curves
-from report.references import SUM_OF_A_TRAINING, Reference, references
-from run_folder import short_revision
-
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 POLICIES = ("deterministic", "sampled")
 EARLIER = "_earlier"  # ends the names of results of before something changed that they show
@@ -129,7 +125,7 @@ def readme() -> None:
     write_between(ROOT / "README.md", "results", _by_experiment(results))
     write_between(ROOT / "README.md", "bodies", _bodies(results))
     write_between(ROOT / "README.md", "sums", _sums(results))
-    parts = ["# Results", "Made by `benchmarks/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
+    parts = ["# Results", "Made by `benchmarks/learning/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """How well a body's reward predictor tells what the policy does next, by the passes over its initial labels.
 
-python benchmarks/passes.py RUN...  # on labels of a synthetic teacher; writes results/passes.json and into README.md
+python -m benchmarks.learning.passes RUN...  # on labels of a synthetic teacher; writes results/passes.json and into README.md
 
 The trainer learns from the initial labels of each of these runs, none held out, as `reproduce` has it for bodies. After
 some of its passes, what it predicts is compared with the true reward, on each step of the clips that were asked about
@@ -20,20 +20,19 @@ import numpy as np
 import torch
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pages import write_between
-from parts import scratch_folder
-from queries import pretrainer
-
-from config import RunConfig
+from benchmarks import ROOT
+from benchmarks.learning.queries import pretrainer
+from benchmarks.pages import write_between
+from benchmarks.speed.parts import scratch_folder
+from commands.config import RunConfig
+from commands.run_folder import git_revision, read_config
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import USER_ERRORS, UserError, told
+from drlhp.runtime.machine import machine
 from envs import env_info
-from errors import told
-from pref_db import Choice, Comparison, PrefDB, Segment
-from processes import USER_ERRORS, UserError
-from run_folder import git_revision, machine, read_config
+from pref_db import PrefDB
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 PASSES = (10, 25, 50, 100, 200)
 NEXT_LABELS = 60
@@ -50,7 +49,10 @@ def main(runs: tyro.conf.Positional[list[Path]]) -> None:
     """
     torch.set_num_threads(1)
     found = {run.name: correlations(run) for run in runs}
-    origin = {"command": " ".join(["python benchmarks/passes.py", *sys.argv[1:]]), "git_revision": git_revision()}
+    origin = {
+        "command": " ".join(["python -m benchmarks.learning.passes", *sys.argv[1:]]),
+        "git_revision": git_revision(),
+    }
     result = {**origin, "machine": machine(), "next_labels": NEXT_LABELS, "correlations": found}
     (RESULTS / "passes.json").write_text(json.dumps(result, indent=2) + "\n")
     write_between(ROOT / "README.md", "passes", table(found))

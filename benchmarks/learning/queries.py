@@ -1,7 +1,7 @@
 """How many labels each way of choosing queries needs until the reward predictor is right about unseen pairs.
 
-python benchmarks/queries.py             # measures, writes results/queries.json and results/queries.png
-python benchmarks/queries.py readme      # puts what was found into README.md
+python -m benchmarks.learning.queries             # measures, writes results/queries.json and results/queries.png
+python -m benchmarks.learning.queries readme      # puts what was found into README.md
 
 Half of the segments are those of an untrained policy, half of one that has learned for a while on the true reward; each
 seed draws anew which of them may be asked about. A synthetic teacher answers without mistakes. After some labels a
@@ -24,29 +24,30 @@ import numpy as np
 import torch
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pages import write_between
-from parts import scratch_folder
-
 from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.returns import advantages
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, make_optimizer, ppo_update
-from channels import Channels
-from config import RunConfig, parse
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from benchmarks.speed.parts import scratch_folder
+from commands.config import RunConfig
+from commands.flags import parse
+from commands.run_folder import git_revision
+from drlhp.data.comparison import Comparison, Label
+from drlhp.data.segment import Segment
+from drlhp.labelling.gatherers import SyntheticGatherer
+from drlhp.labelling.teachers import SyntheticTeacher
+from drlhp.networks.batches import TrainingPair, bootstrap_count
+from drlhp.runtime.channels import Channels
+from drlhp.runtime.machine import machine
+from drlhp.training.trainer import Trainer
 from envs import env_info, make_vec_env
-from gatherers import SyntheticGatherer
-from pair_batches import TrainingPair, bootstrap_count
-from pref_db import Comparison, Label, PrefDB, Segment
+from pref_db import PrefDB
 from pref_interface import PrefInterface
 from reward_predictor import PredictorInputs, RewardPredictor
-from reward_trainer import Trainer
-from run_folder import git_revision, machine
-from teachers import SyntheticTeacher
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 POOL, HELD_OUT, HELD_OUT_PAIRS = 400, 200, 4000  # segments; pairs of those held out, on which accuracy is measured
 UPDATES = 10  # of PPO, between the two halves of the segments
@@ -222,7 +223,7 @@ def measure(seeds: int = 5, env_id: str = "HalfCheetah-v5") -> None:
     segments = gather(env_id, (POOL + HELD_OUT) // 2)
     found = {strategy: list[dict[str, Any]]() for strategy in STRATEGIES}
     about = {"env_id": env_id, "labels": LABELS, "pool": POOL, "held_out": HELD_OUT, "target": TARGET}
-    origin = {"command": "python benchmarks/queries.py", "git_revision": git_revision(), "machine": machine()}
+    origin = {"command": "python -m benchmarks.learning.queries", "git_revision": git_revision(), "machine": machine()}
     for seed in range(seeds):
         order = np.random.default_rng(seed).permutation(len(segments))
         pool, held_out = ([segments[i] for i in part] for part in (order[:POOL], order[POOL:]))

@@ -1,9 +1,9 @@
 """Measures the speed of the project's parts, of whole runs made of them, and of other implementations beside them.
 
-python benchmarks/bench.py              # all of this project's measurements, to results/bench.json
-python benchmarks/bench.py --peers      # and those of the other implementations, in the same rounds
-python benchmarks/bench.py scaling      # cost against size, to results/scaling.json and results/scaling.png
-python benchmarks/bench.py readme       # puts the table of results/bench.json into README.md
+python -m benchmarks.speed.bench              # all of this project's measurements, to results/bench.json
+python -m benchmarks.speed.bench --peers      # and those of the other implementations, in the same rounds
+python -m benchmarks.speed.bench scaling      # cost against size, to results/scaling.json and results/scaling.png
+python -m benchmarks.speed.bench readme       # puts the table of results/bench.json into README.md
 
 Every measurement has a process of its own, and they take turns: a machine that slows down does so for all of them.
 What is compared is measured one right after the other.
@@ -26,22 +26,20 @@ from typing import Any
 import tyro
 from rich.console import Console
 from rich.table import Table
-from scaling import AXES, draw
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pages import write_between
 
 from a2c.config import PPO_DEFAULTS, PolicyConfig
-from processes import UserError
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from benchmarks.speed.scaling import AXES, draw
+from commands.run_folder import PACKAGES, git_revision, short_revision
+from drlhp.errors import UserError
+from drlhp.runtime.machine import machine
 from reward_predictor import PredictorConfig
-from run_folder import PACKAGES, git_revision, machine, short_revision
 
-ROOT = Path(__file__).resolve().parent.parent
 REVISION = git_revision()  # before any result of ours changes the tree
 RESULTS = ROOT / "results"
 TRIALS = ROOT / "runs"  # what --quick and --only write must not replace whole results
-PEERS = ROOT / "benchmarks" / "peers"
+PEERS = ROOT / "benchmarks" / "speed" / "peers"
 SHORT = ("--seconds", "0.5")
 PPO = PolicyConfig(algo="ppo", **PPO_DEFAULTS)  # type: ignore[arg-type]
 
@@ -198,7 +196,7 @@ def _order() -> Iterator[str]:
 
 
 def _ours(*flags: str) -> list[str]:
-    return [sys.executable, str(ROOT / "benchmarks" / "measure.py"), *flags]
+    return [sys.executable, str(ROOT / "benchmarks" / "speed" / "measure.py"), *flags]
 
 
 def _command(measurement: Measurement, stores: Mapping[int, Path], quick: bool) -> list[str]:

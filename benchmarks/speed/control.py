@@ -1,7 +1,7 @@
 """Speed of PPO on a MuJoCo task, as `run.py` trains it and as Stable-Baselines3 does, in turns on the same machine.
 
-python benchmarks/control.py                # to results/control.json
-python benchmarks/control.py --seconds 5 --rounds 1 --output /tmp/control.json
+python -m benchmarks.speed.control                # to results/control.json
+python -m benchmarks.speed.control --seconds 5 --rounds 1 --output /tmp/control.json
 
 Both learn from Gymnasium's own reward with the settings that each has for it; Stable-Baselines3's are its defaults,
 with observations and rewards normalised, as its documentation and RL Zoo have it for these tasks.
@@ -17,22 +17,21 @@ from pathlib import Path
 
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import ROOT
+from benchmarks.speed.whole_runs import speed
+from commands.run_folder import git_revision
+from drlhp.runtime.machine import machine
 
-from whole_runs import speed
-
-from run_folder import git_revision, machine
-
-ROOT = Path(__file__).resolve().parent.parent
 NO_EVALUATIONS = ("--eval_interval_million_timesteps", "0")
 
 
 def stable_baselines3(env_id: str, seconds: float) -> None:
     """Prints agent steps/s of Stable-Baselines3's PPO, whole rollouts with their updates; in a process of its own."""
-    from peers.sb3.run import StepClock
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
+
+    from benchmarks.speed.peers.sb3.run import StepClock
 
     class Clock(StepClock):
         def _on_step(self) -> bool:
@@ -77,7 +76,7 @@ def main(
         print({name: round(values[-1]) for name, values in readings.items()}, flush=True)
     medians = {name: statistics.median(values) for name, values in readings.items()}
     result = {
-        "command": f"python benchmarks/control.py --env_id {env_id} --seconds {seconds:g} --rounds {rounds}",
+        "command": f"python -m benchmarks.speed.control --env_id {env_id} --seconds {seconds:g} --rounds {rounds}",
         "revision": git_revision(),
         "machine": machine(),
         "unit": "agent steps/s",

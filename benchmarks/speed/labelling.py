@@ -1,7 +1,7 @@
 """Measures the labelling page and its server: how soon the next pair is there, and whether answers are ever lost.
 
-python benchmarks/labelling.py            # all four, to results/labelling.json and README.md
-python benchmarks/labelling.py --quick    # a short trial, to runs/labelling.json
+python -m benchmarks.speed.labelling            # all four, to results/labelling.json and README.md
+python -m benchmarks.speed.labelling --quick    # a short trial, to runs/labelling.json
 
 gap: beside a run on Pong whose page it is and that trains on the same cores, from the key press to the next pair on
 screen, in Chromium; and how fast the run trains with the page open nowhere, on another machine, here, and here on a
@@ -37,18 +37,16 @@ from playwright.sync_api import ViewportSize
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pages import write_between
-from whole_runs import Row, policy_rows, started_run
-
-from label_server.server import Address
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from benchmarks.speed.whole_runs import Row, policy_rows, started_run
+from commands.run_folder import git_revision, short_revision
+from drlhp.label_server.server import Address
+from drlhp.runtime.machine import machine
 from pref_db import PrefDB
-from run_folder import git_revision, machine, short_revision
-from tests.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
-from tests.labelling import Client, Server, make_store, running
+from tests.support.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, shown, wait_for_js, wait_for_pair
+from tests.support.labelling import Client, Server, make_store, running
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = ("what", "measured", "commit")
 PONG = "PongNoFrameskip-v4"
 VIEW: ViewportSize = {"width": 1400, "height": 900}

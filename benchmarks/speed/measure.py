@@ -1,7 +1,7 @@
 """Takes one measurement of one part, or of a whole run, and prints it as one line of JSON.
 
-python benchmarks/measure.py emulator --seconds 10
-python benchmarks/measure.py --help
+python -m benchmarks.speed.measure emulator --seconds 10
+python -m benchmarks.speed.measure --help
 
 A store is a folder with a prefs.db of Pong: `python run.py gather_initial_prefs PongNoFrameskip-v4 --synthetic_prefs`.
 """
@@ -19,11 +19,10 @@ def main() -> None:
     environment = dict(os.environ)
     # Late: `run` sets environment variables for its children, which have to be there when a process starts.
     import torch
-    from parts import PARTS, device, pong_config
-    from whole_runs import WHOLE_RUNS
 
-    from errors import told
-    from processes import USER_ERRORS
+    from benchmarks.speed.parts import PARTS, device, pong_config
+    from benchmarks.speed.whole_runs import WHOLE_RUNS
+    from drlhp.errors import USER_ERRORS, told
     from run import n_threads, take_turns
 
     if dict(os.environ) != environment:

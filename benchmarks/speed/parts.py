@@ -8,7 +8,6 @@ import itertools
 import math
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from a2c.config import Algo, PolicyConfig
 from a2c.crew import Arena, crew_size
 from a2c.follower import start_crew
@@ -27,19 +24,23 @@ from a2c.model import Policy
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, a2c_update, ppo_update
 from a2c.worker import PolicyWorker
-from channels import Channels, WeightsBoard, offer
-from config import RunConfig, parse
+from benchmarks import ROOT
+from commands.config import RunConfig
+from commands.flags import parse
+from drlhp.data.comparison import Comparison
+from drlhp.data.segment import Segment
+from drlhp.labelling.gatherers import SyntheticGatherer
+from drlhp.labelling.teachers import SyntheticTeacher
+from drlhp.networks.device import to_device
+from drlhp.runtime.channels import Channels, offer
+from drlhp.runtime.processes import Children
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.training.trainer import Intervals, Trainer
 from envs import env_info, make_vec_env
-from gatherers import SyntheticGatherer
-from networks import to_device
-from pref_db import Comparison, PrefDB, Segment
+from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
-from processes import Children
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
-from reward_trainer import Intervals, Trainer
-from teachers import SyntheticTeacher
 
-ROOT = Path(__file__).resolve().parent.parent
 PONG = "PongNoFrameskip-v4"
 SCRATCH = ROOT / "runs"  # the disk that runs write to
 WARM_UP_CALLS = 3

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from evidence import MOVING_DOT
-from parts import PONG, ROOT, Reading, reading, scratch_folder
-
 from a2c.config import Algo
-from experiments import EXPERIMENTS
+from benchmarks import ROOT
+from benchmarks.learning.evidence import MOVING_DOT
+from benchmarks.speed.parts import PONG, Reading, reading, scratch_folder
+from commands.experiments import EXPERIMENTS
+from drlhp.errors import UserError
 from pref_db import PrefDB
-from processes import UserError
 
 WARM_UP_SECONDS = 5.0  # of a policy phase, left out of its speed
 PHASE_DEADLINE = 900.0  # seconds for a run to come to its policy phase and through it

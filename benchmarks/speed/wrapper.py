@@ -1,12 +1,12 @@
 """What the wrapper costs, what it teaches through Stable-Baselines3, and what it leaves behind.
 
-python benchmarks/wrapper.py overhead
-python benchmarks/wrapper.py overhead --games sync    # pip install opencv-python-headless==5.0.0.93
-python benchmarks/wrapper.py moving_dot --seed 0
-python benchmarks/wrapper.py lamp --seed 0
-python benchmarks/wrapper.py leaks
+python -m benchmarks.speed.wrapper overhead
+python -m benchmarks.speed.wrapper overhead --games sync    # pip install opencv-python-headless==5.0.0.93
+python -m benchmarks.speed.wrapper moving_dot --seed 0
+python -m benchmarks.speed.wrapper lamp --seed 0
+python -m benchmarks.speed.wrapper leaks
 
-python benchmarks/wrapper.py docs
+python -m benchmarks.speed.wrapper docs
 
 Each puts what it measured into results/wrapper.json, beside what was there of the others. The last one writes the
 tables of that, and of results/against_imitation.json, into docs/wrapper.md.
@@ -26,26 +26,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import ale_py.vector_env
 import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
-from pages import write_between
 
-import checkpoint
-from channels import peak_memory_mb
+from benchmarks import ROOT
+from benchmarks.pages import write_between
+from commands.run_folder import git_revision, short_revision
 from drlhp import HumanPreferencesEnvWrapper, HumanPreferencesSB3VecEnv, HumanPreferencesVectorEnv, Settings
+from drlhp.networks.device import cpu_has_bf16
+from drlhp.runtime import checkpoint
+from drlhp.runtime.channels import peak_memory_mb
+from drlhp.runtime.machine import machine
 from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.wrapper_everything import picture_of
-from networks import cpu_has_bf16
 from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
-from run_folder import git_revision, machine, short_revision
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULT, COMPARED = ROOT / "results" / "wrapper.json", ROOT / "results" / "against_imitation.json"
 NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
 
@@ -53,7 +52,7 @@ NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
 def record(name: str, measured: dict[str, Any]) -> None:
     """Puts a measurement in the place of the last one of that name, and prints it."""
     results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    command = " ".join(["python", "benchmarks/wrapper.py", *sys.argv[1:]])
+    command = " ".join(["python", "benchmarks/speed/wrapper.py", *sys.argv[1:]])
     results[name] = {**measured, "command": command, "git_revision": git_revision(), "machine": machine()}
     RESULT.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     print(f"{name}: {json.dumps(measured)}", flush=True)
@@ -318,7 +317,7 @@ def compared() -> list[str]:
     return [
         *lines,
         "",
-        f"{what}; `python benchmarks/against_imitation.py`, {short_machine(result['machine'])}, "
+        f"{what}; `python -m benchmarks.learning.against_imitation`, {short_machine(result['machine'])}, "
         f"commit {short_revision(result['git_revision'])}.",
     ]
 

@@ -1,5 +1,5 @@
 """`run.py report`: whether runs worked, as one page with figures."""
 
-from report.command import ReportConfig, report_command
+from commands.report.command import ReportConfig, report_command
 
 __all__ = ["ReportConfig", "report_command"]

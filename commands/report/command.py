@@ -11,10 +11,10 @@ from typing import Annotated
 
 import tyro
 
-from processes import UserError
-from report.markup import GENERATOR
-from report.page import build
-from report.runs import Run, experiments
+from commands.report.markup import GENERATOR
+from commands.report.page import build
+from commands.report.runs import Run, experiments
+from drlhp.errors import UserError
 
 PAGE = "report.html"
 

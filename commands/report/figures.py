@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from PIL import Image
 
-from report.model import Bin, Clip, EpisodePlayed, Scored
-from report.references import Reference
-from report.runs import Curve, Experiment, over_seeds
+from commands.report.model import Bin, Clip, EpisodePlayed, Scored
+from commands.report.references import Reference
+from commands.report.runs import Curve, Experiment, over_seeds
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
 BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 
-from errors import told
-from processes import USER_ERRORS
-from report.runs import Missing
-from run_folder import git_revision, short_revision
+from commands.report.runs import Missing
+from commands.run_folder import git_revision, short_revision
+from drlhp.errors import USER_ERRORS, told
 
 GENERATOR = "run.py report"
 STYLE = """

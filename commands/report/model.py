@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from commands.agent import Agent, load_predictor, play
+from commands.report.runs import Curve, Missing, Run, newest_values
+from drlhp.data.segment import Segment
+from drlhp.labelling.answers import PERSON
 from envs import EnvError, env_info, make_vec_env
-from label_queue import PERSON
-from pref_db import PrefDB, Segment
-from report.runs import Curve, Missing, Run, newest_values
+from pref_db import PrefDB
 from reward_predictor import PredictorConfig, RewardPredictor
-from watch import Agent, load_predictor, play
 
 MAX_LABELS = 500  # validation labels that are predicted, the newest
 MAX_SEGMENTS = 1000  # segments that are predicted, evenly spread over the store: seconds of work, not minutes

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
-from report import sections, words
-from report.markup import Report, missing, note, plain, slug, table
-from report.runs import NAMED, Experiment, Run, Verdict
-from run_folder import short_revision
+from commands.report import sections, words
+from commands.report.markup import Report, missing, note, plain, slug, table
+from commands.report.runs import NAMED, Experiment, Run, Verdict
+from commands.run_folder import short_revision
 
 DETAILED = 3  # experiments of which one run is shown closely: more would make the page too large
 COLOURS: dict[Verdict, str] = {"learned": "good", "learned a little": "some", "did not learn": "bad", "unknown": ""}

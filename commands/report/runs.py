@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-import checkpoint
-from checkpoint import CheckpointError
-from config import RunConfig, nulls, settings
-from pref_db import PrefDB, PrefDBError
-from processes import UserError
-from report.references import Reference, target
-from run_folder import in_use, read_config
+from commands.config import RunConfig, nulls, settings
+from commands.report.references import Reference, target
+from commands.run_folder import in_use, read_config
+from drlhp.errors import PrefDBError, UserError
+from drlhp.runtime import checkpoint
+from drlhp.runtime.checkpoint import CheckpointError
+from pref_db import PrefDB
 
 GRID = 200  # points at which the curves of several seeds are compared
 RECENT_EPISODES = 100  # of which a training average is the mean (a2c/runner.py)

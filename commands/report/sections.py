@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from a2c.config import PolicyConfig
-from config import RunConfig, defaults_for
-from config import settings as settings_of
-from processes import USER_ERRORS
-from report import figures, model, words
-from report.markup import Report, frame, missing, note, pair, plain, table
-from report.references import references
-from report.runs import Experiment, Missing, Run
+from commands.config import RunConfig
+from commands.config import settings as settings_of
+from commands.flags import defaults_for
+from commands.report import figures, model, words
+from commands.report.markup import Report, frame, missing, note, pair, plain, table
+from commands.report.references import references
+from commands.report.runs import Experiment, Missing, Run
+from drlhp.errors import USER_ERRORS
 
 NO_POLICY = "No policy is trained by this command."
 SPEED, UNIT = "speed/", "_steps_per_second"  # of the names of TensorBoard's curves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from report.runs import Experiment, Outcome, Run
+from commands.report.runs import Experiment, Outcome, Run
 
 RULE = (
     "Learned means a gain of more than two standard errors and of at least half the way to the goal; without a goal, "

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from pref_db import Segment, encode_view
+from drlhp.data.segment import Segment
+from drlhp.data.views import encode_view
 
 
 class SegmentSource(Protocol):

@@ -1,8 +1,8 @@
 """A web page on which people say which of two clips is better, and its server."""
 
-from label_server.clips import KEEP_CLIPS, SheetStore
-from label_server.security import check_origin, is_loopback
-from label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
+from drlhp.label_server.clips import KEEP_CLIPS, SheetStore
+from drlhp.label_server.security import check_origin, is_loopback
+from drlhp.label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
 
 __all__ = [
     "DEFAULT_HOST",

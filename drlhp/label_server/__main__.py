@@ -7,6 +7,6 @@ import socket
 import sys
 from pathlib import Path
 
-from label_server.server import serve
+from drlhp.label_server.server import serve
 
 serve(Path(sys.argv[1]), Path(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])), *sys.argv[4:])

@@ -26,24 +26,15 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-import label_server.status as status_module
-from label_quality import judged, quality
-from label_queue import (
-    ALL,
-    LABELLER,
-    SILENT_SECONDS,
-    HistoryRow,
-    LabelQueue,
-    Lease,
-    Receipt,
-    Submission,
-    SubmissionError,
-    check_labeller,
-)
-from label_server.clips import KEEP_CLIPS, Clips
-from label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
-from label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
-from pref_db import DamagedError, PrefDB, PrefDBError, UnknownSegmentError, spreadsheet_cell
+from drlhp.errors import DamagedError, PrefDBError, UnknownSegmentError
+from drlhp.label_server import status as status_module
+from drlhp.label_server.clips import KEEP_CLIPS, Clips
+from drlhp.label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
+from drlhp.label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
+from drlhp.labelling.answers import LABELLER, HistoryRow, Lease, Receipt, Submission, SubmissionError, check_labeller
+from drlhp.labelling.quality import judged, quality
+from drlhp.labelling.queue import ALL, SILENT_SECONDS, LabelQueue
+from pref_db import PrefDB, spreadsheet_cell
 
 log = logging.getLogger("label_server")
 

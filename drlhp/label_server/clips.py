@@ -18,7 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
-from label_queue import nearly_full
+from drlhp.labelling.queue import nearly_full
 from pref_db import PrefDB
 
 log = logging.getLogger("label_server")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import uvicorn
 
-from label_queue import LABELLER
-from label_server.app import LabelApp
-from label_server.security import TimedProtocol, is_loopback, run_token
-from pref_db import PrefDBError
+from drlhp.errors import PrefDBError
+from drlhp.label_server.app import LabelApp
+from drlhp.label_server.security import TimedProtocol, is_loopback, run_token
+from drlhp.labelling.answers import LABELLER
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 FOLDER = "web"  # in the run folder: token, address, clips and the last episode

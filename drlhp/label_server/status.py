@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from label_queue import FEW_LABELS, SILENT_SECONDS, Counts, LabelQueue, Word
+from drlhp.labelling.answers import Counts
+from drlhp.labelling.queue import FEW_LABELS, SILENT_SECONDS, LabelQueue, Word
 
 MAX_POINTS = 200  # of a curve
 EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it

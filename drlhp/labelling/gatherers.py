@@ -6,28 +6,26 @@ answers may come in any order, or never. An answer is on disk before it is told.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from label_queue import LABELLER, LabelQueue, Lease, Submission, Who
-from label_queue import Choice as Side
-from person import CLAIM_SECONDS, Person, Presses, Screen, Ui, open_screen
-from pref_db import Choice, Comparison, Label, PrefDB, PrefDBError
-from teachers import SyntheticTeacher
+from drlhp.data.comparison import Choice, Comparison, Label
+from drlhp.labelling.answers import CLAIM_SECONDS, Lease, Submission, Who
+from drlhp.labelling.answers import Choice as Side
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.teachers import SyntheticTeacher
+from pref_db import PrefDB
 
 log = logging.getLogger("run")
 
 ANSWERS_PER_COMMIT = 64
-PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
 TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
 # How a choice reads for a pair whose first segment is on the left.
@@ -37,49 +35,6 @@ SIDES: dict[Choice, Side] = {
     Choice.EQUAL: "equal",
     Choice.INCOMPARABLE: "incomparable",
 }
-
-
-class Drawing:
-    """Pairs whose clips are being drawn, which takes a second, in a thread: a person's screen must not stand still.
-
-    They are drawn and stored here, since who shows them may be a process that cannot draw.
-    """
-
-    def __init__(self) -> None:
-        self.open: dict[str, Future[Comparison]] = {}  # by the comparison's id
-        self.trouble = ""  # why the last pair could not be drawn; empty where it was
-        self._artist = ThreadPoolExecutor(1, "drawing")
-
-    def begin(self, comparison: Comparison) -> None:
-        """Draws what is not drawn yet."""
-        if comparison.is_drawn:
-            self.open[comparison.id] = Future()
-            self.open[comparison.id].set_result(comparison)
-        else:
-            self.open[comparison.id] = self._artist.submit(comparison.drawn)
-
-    def done(self) -> list[Comparison]:
-        """The pairs that can be shown by now; one that cannot be drawn is left out."""
-        drawn = []
-        for id, future in list(self.open.items()):
-            if not future.done():
-                continue
-            del self.open[id]
-            try:
-                drawn.append(future.result())
-                self.trouble = ""
-            except Exception as error:  # a renderer may raise anything
-                self.trouble = f"A pair was left out: {error}"
-                log.warning("%s", self.trouble)
-        return drawn
-
-    def status(self) -> str:
-        """What is drawn, or what became of it, in words; empty where there is nothing to tell."""
-        return f"Drawing {2 * len(self.open)} clips" if self.open else self.trouble
-
-    def close(self) -> None:
-        """Leaves what is not drawn yet."""
-        self._artist.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -247,49 +202,6 @@ class QueueGatherer:
     def close(self) -> None: ...
 
 
-class PersonGatherer(QueueGatherer):
-    """One person answers at this screen; others may help from elsewhere."""
-
-    ahead = PERSON_AHEAD
-
-    def __init__(
-        self,
-        db: PrefDB,
-        screen: Screen,
-        presses: Presses | None = None,
-        labeller: str = LABELLER,
-        who: Who = "run",
-    ) -> None:
-        super().__init__(db, who)
-        self.person = Person(self.queue, screen, presses, labeller)
-        self._helped = False
-
-    @property
-    def ended(self) -> bool:
-        return self.person.ended and not self._helped
-
-    def drain(self) -> list[Answered]:
-        self.person.step()
-        return super().drain()
-
-    def tell(self, status: str, state: dict[str, Any]) -> None:
-        self._look()  # what cannot be shown has been taken back
-        super().tell(status, state)
-        # Whether somebody answers the run's questions through `label`.
-        self._helped = self.person.ended and self.who == "run" and self.queue.goes_on("label")
-        self.person.status = status
-        self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
-        self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
-
-    def _news(self, status: str) -> dict[str, Any]:
-        return {**super()._news(status), "labellers": [] if self.person.ended else [self.person.labeller]}
-
-    def close(self) -> None:
-        self.person.close()
-        with contextlib.suppress(PrefDBError):  # it may be the store that failed
-            self.queue.beat(self.who, {"status": self._told, "labellers": []})
-
-
 class TeacherGatherer(QueueGatherer):
     """A synthetic teacher answers through the queue, as one more labeller beside people.
 
@@ -334,8 +246,3 @@ class TeacherGatherer(QueueGatherer):
         if self.lease is not None:
             self.queue.release([self.lease.token])
         self.lease = None
-
-
-def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, who: Who = "run") -> PreferenceGatherer:
-    """Who is asked where people label: the person at this screen. Raises DisplayError."""
-    return PersonGatherer(db, *open_screen(ui), labeller, who)

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from label_queue import HistoryRow
-from reliability import Vote, error_rates, shared_votes
+from drlhp.labelling.answers import HistoryRow
+from drlhp.labelling.reliability import Vote, error_rates, shared_votes
 
 DECISIVE = ("first", "second")
 Z95 = 1.959964  # standard normal, two-sided 95 %

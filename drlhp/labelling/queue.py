@@ -7,35 +7,38 @@ Times are unix seconds (UTC).
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import os
-import re
 import shutil
 import sqlite3
 import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from pref_db import INSERT_FULL_ANSWER, Comparison, PrefDB, PrefDBError
-
-Choice = Literal["left", "right", "equal", "incomparable"]
-Who = Literal["run", "label", "server"]  # tells the other processes how it is
-CHOICES = ("left", "right", "equal", "incomparable")
-LABELLER = "me"  # who labels on the run's own machine, unless they say who they are
-PERSON = "person"  # answer.teacher of what people say
+from drlhp.data.comparison import Comparison
+from drlhp.labelling.answers import (
+    PERSON,
+    Choice,
+    Counts,
+    HistoryRow,
+    Lease,
+    Receipt,
+    Submission,
+    SubmissionError,
+    Who,
+    check_labeller,
+    flip_of,
+)
+from pref_db import INSERT_FULL_ANSWER, PrefDB
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
 LEASE_MEDIANS = 3.0  # a lease lasts so many times the labeller's own median time
 MEDIAN_OVER = 50  # newest answers of the labeller
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 ACTIVE_SECONDS = 600.0  # who answered since then counts as one who labels now
-MAX_NOTE, MAX_NICKNAME = 500, 40
 ALL = 2**31  # more answers than there will ever be
 # Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
 FEW_LABELS = 25
@@ -53,124 +56,9 @@ IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n 
 Word = tuple[float, dict]  # when a process beat, and what it said
 
 
-class SubmissionError(PrefDBError):
-    """What a labeller sent cannot be stored; the message is one sentence."""
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A pair that one labeller has before them; `left` and `right` are segment ids, as they are to be shown."""
-
-    token: str
-    comparison_id: str
-    left: str
-    right: str
-    flip: bool  # the pair's second segment is on the left
-    kind: str
-    expires_at: float
-    env_id: str
-    fps: float  # agent steps per second in real time
-    steps: int  # of the longer segment
-
-
-@dataclass(frozen=True)
-class Submission:
-    """An answer as a labeller gives it. `supersedes`: seq of the labeller's own answer that this one edits."""
-
-    client_id: str  # made by the sender; the same one again is the same answer
-    token: str
-    comparison_id: str
-    labeller: str
-    choice: Choice
-    shown_at: float
-    answered_at: float
-    watched_ms: int | None = None
-    replays: int = 0
-    speed: float = 1.0
-    flag: bool = False
-    note: str = ""
-    supersedes: int | None = None
-    teacher: str = PERSON  # another name where a program answers beside people
-
-    def check(self) -> None:
-        """Raises SubmissionError if a field is out of its range."""
-        check_labeller(self.labeller)
-        whole = (self.replays, 0 if self.watched_ms is None else self.watched_ms)
-        wrong = {
-            "client_id must be 1 to 64 of A-Z, a-z, 0-9, _ and -": not re.fullmatch(
-                r"[\w-]{1,64}", self.client_id, re.A
-            ),
-            f"choice must be one of {', '.join(CHOICES)}": self.choice not in CHOICES,
-            "shown_at and answered_at must be numbers": not math.isfinite(self.shown_at + self.answered_at),
-            "speed must be a number above 0": not 0 < self.speed < math.inf,
-            "watched_ms and replays must be whole numbers of 0 or more": not all(0 <= n < 2**53 for n in whole),
-            f"note must be {MAX_NOTE} characters or fewer": len(self.note) > MAX_NOTE,
-        }
-        for sentence, holds in wrong.items():
-            if holds:
-                raise SubmissionError(f"{sentence}.")
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What became of a submission, with the row that is in the store now.
-
-    `stored`: committed. `late`: the same, but the lease was over. `known`: this client_id was stored before.
-    `conflict`: nothing was stored, for the labeller has another answer to this pair, or what it edits is not current.
-    """
-
-    status: Literal["stored", "known", "conflict", "late"]
-    seq: int
-    choice: str
-
-
-@dataclass(frozen=True)
-class HistoryRow:
-    """An effective answer of a labeller; `left` and `right` are segment ids as they were shown."""
-
-    seq: int
-    comparison_id: str
-    labeller: str
-    choice: str
-    left: str
-    right: str
-    token: str
-    shown_at: float | None
-    answered_at: float
-    watched_ms: int | None
-    replays: int
-    speed: float
-    late: bool
-    flag: bool
-    note: str
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Effective labels and answers, and the queries that are free, on lease, and taken back unasked."""
-
-    labels: int
-    answers: int
-    ready: int
-    leased: int
-    withdrawn: int
-
-
 def nearly_full(store: Path) -> bool:
     """Whether the store's disk has no room left but for answers."""
     return shutil.disk_usage(store.parent).free < LEAST_FREE
-
-
-def check_labeller(labeller: str) -> None:
-    """Raises SubmissionError unless this may be a nickname."""
-    if not 1 <= len(labeller) <= MAX_NICKNAME or not labeller.isprintable() or labeller.isspace():
-        raise SubmissionError(f"a nickname must be 1 to {MAX_NICKNAME} printable characters.")
-
-
-def flip_of(labeller: str, comparison_id: str) -> bool:
-    """Whether this labeller sees the pair's second segment on the left: fixed, and as good as drawn by coin."""
-    digest = hashlib.blake2b(f"{labeller}\n{comparison_id}".encode()).digest()
-    return bool(digest[-1] & 1)
 
 
 class LabelQueue:

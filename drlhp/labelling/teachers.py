@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pref_db import Choice, Comparison, Segment
-from processes import UserError
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,118 +10,27 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-import multiprocessing
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from errors import UserError
+from drlhp.errors import UserError
+from drlhp.networks import device
 
 # PyTorch for CUDA loads Triton with the first optimiser. Where Mesa has drawn before that, as clips of bodies and the
 # window do without a card's own OpenGL, the two compilers of code in one process end it with a segmentation fault.
 with contextlib.suppress(ImportError):  # PyTorch for processors has none
     importlib.import_module("triton")
 
-CPU = torch.device("cpu")
 MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`
 # Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
 PICTURES_AT_ONCE = 128
 PICTURES_TO_TURN = 32
 PICTURES_TO_FILTER = 32  # and through the first convolution of a reward network, for its gradient too
-
-
-def is_forked() -> bool:
-    """Whether this process was forked: more than one thread of arithmetic would wait for its parent's for ever."""
-    return type(multiprocessing.current_process()).__name__ == "ForkProcess"
-
-
-def use_threads(n: int) -> None:
-    """So many threads of arithmetic from now on in the calling thread, or one where it was forked."""
-    torch.get_num_threads()  # a thread that never asked would take over, later, what was last set anywhere
-    torch.set_num_threads(1 if is_forked() else n)
-
-
-def cpu_has_bf16() -> bool:
-    """True where the processor is quicker with bfloat16 than with float32; most have to emulate it.
-
-    Of those that multiply it by AVX-512, AMD's are twice as quick, but not Intel's, which multiply two of float32
-    meanwhile: these gain by their matrix unit (AMX) alone.
-    """
-    has = torch.cpu.get_capabilities()
-    by_avx512 = has.get("avx512_bf16", False) and not has.get("cpu_name", "").startswith("Intel")
-    return by_avx512 or has.get("amx_bf16", False) or has.get("bf16", False)
-
-
-def has_bf16(device: torch.device) -> bool:
-    """True where the device is quicker with bfloat16."""
-    return torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
-
-
-def trains_in_bf16(device: torch.device) -> bool:
-    """True where the device multiplies bfloat16 itself: training takes half the memory, in about the same time."""
-    has = torch.cpu.get_capabilities()
-    return has_bf16(device) or (device.type == "cpu" and has.get("avx512_bf16", False))
-
-
-def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """Values for the networks on `device`: without a copy on a CPU, without waiting for the transfer to a card.
-
-    The transfer is from pinned memory, which PyTorch keeps for the next one; the memory layout stays as it is.
-    """
-    tensor = torch.as_tensor(values)
-    if device.type != "cuda" or tensor.is_cuda:
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def joined(*tensors: Tensor) -> Tensor:
-    """Tensors (N, ...) -> (N, columns) float32, to be brought from a card in one transfer: whole numbers below 2^24."""
-    return torch.cat([tensor.reshape(len(tensor), -1).float() for tensor in tensors], 1)
-
-
-class Recorded:
-    """A function of tensors on a card, recorded once it was called a few times with such shapes, and then played back.
-
-    That costs the processor a tenth of launching each operation. What it reads besides must stay where it is in memory,
-    as weights do; what it returns is overwritten by the next call. Where nothing can be recorded it is just called.
-    """
-
-    launched_before = 3  # calls in which libraries choose their algorithms, which cannot be recorded
-
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.function, self.records = function, True
-        self._calls: Counter[tuple[torch.Size, ...]] = Counter()
-        self._recordings: dict[tuple[torch.Size, ...], tuple[Any, list[Tensor], tuple[Tensor, ...]]] = {}
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        shapes = tuple(tensor.shape for tensor in inputs)
-        self._calls[shapes] += 1
-        if self.records and shapes not in self._recordings and self._calls[shapes] > self.launched_before:
-            self._record(shapes, inputs)
-        if shapes not in self._recordings:
-            return self.function(*inputs)
-        graph, places, results = self._recordings[shapes]
-        for place, tensor in zip(places, inputs, strict=True):
-            place.copy_(tensor)
-        graph.replay()
-        return results
-
-    def _record(self, shapes: tuple[torch.Size, ...], inputs: Sequence[Tensor]) -> None:
-        places = [tensor.clone() for tensor in inputs]
-        try:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                results = self.function(*places)
-        except RuntimeError:  # neither this card nor its driver can
-            self.records = False
-        else:
-            self._recordings[shapes] = graph, places, results
 
 
 def converted(pixels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -384,9 +293,9 @@ class RewardCNN(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        device = pixels.device.type
-        casts = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if casts else self.fc.weight.dtype
+        kind = pixels.device.type
+        casts = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if casts else self.fc.weight.dtype
         x = self._filtered(pixels, dtype)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             x = x if i == 0 else conv(x)  # (B, 16 * members, ...) 26, 11, 9, 7
@@ -402,7 +311,7 @@ class RewardCNN(nn.Module):
         """
         conv = self.convs[0]
         assert isinstance(conv, nn.Conv2d)
-        if not pixels.is_cpu or cpu_has_bf16():
+        if not pixels.is_cpu or device.cpu_has_bf16():
             filtered: Tensor = conv(self.reader(pixels, dtype))
             return filtered
         with torch.autocast("cpu", enabled=False):

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import networks
-from pref_db import CompressedSegment, Label, Segment
+from drlhp.data.comparison import Label
+from drlhp.data.segment import CompressedSegment, Segment
+from drlhp.networks.device import to_device
 
 
 def bootstrap_count(comparison_id: str, member: int) -> int:
@@ -84,7 +85,7 @@ class PairBatch:
 
     def to(self, device: torch.device) -> PairBatch:
         """The same batch on a device."""
-        return PairBatch(*(networks.to_device(getattr(self, name), device) for name in self.__dataclass_fields__))
+        return PairBatch(*(to_device(getattr(self, name), device) for name in self.__dataclass_fields__))
 
     def returns(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Raw rewards (members, total steps) -> summed rewards of the pairs' segments, (members, B) each."""

@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gatherers import Answered
-from pref_db import Choice, Comparison, PrefDB, Segment
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.labelling.gatherers import Answered
+from pref_db import PrefDB
 
 MAX_INCOMPARABLE = 2  # answers of that kind after which a segment is given up
 REVERSED = {Choice.A: Choice.B, Choice.B: Choice.A}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from errors import UserError, reason_of
+from drlhp.errors import UserError, reason_of
 
 FORMAT = 1
 KEEP = 3

@@ -15,22 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from channels import Channels, Failure
-from errors import UserError, reason_of, told
+from drlhp.errors import USER_ERRORS, ChildError, reason_of, told
+from drlhp.runtime.channels import Channels, Failure
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
-
-
-class ChildError(Exception):
-    """A child process died; the message says which and why."""
-
-    def __init__(self, message: str, child_traceback: str = "") -> None:
-        super().__init__(message)
-        self.child_traceback = child_traceback
-
-
-# Exceptions whose message is meant for the user as it stands.
-USER_ERRORS = (UserError, OSError)
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:

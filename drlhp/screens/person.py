@@ -15,17 +15,17 @@ from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
-from label_quality import in_words
-from label_queue import ALL, HistoryRow, LabelQueue, Lease, Submission, SubmissionError
-from playback import ANSWERS, KEYS_HELP, WORDS, Playback, plain
-from pref_db import DamagedError
+from drlhp.errors import DamagedError
+from drlhp.labelling.answers import CLAIM_SECONDS, HistoryRow, Lease, Submission, SubmissionError
+from drlhp.labelling.quality import in_words
+from drlhp.labelling.queue import ALL, LabelQueue
+from drlhp.screens.playback import ANSWERS, KEYS_HELP, WORDS, Playback, plain
 
 log = logging.getLogger("run")
 
 Ui = Literal["auto", "window", "terminal", "web"]
 RENEW_SECONDS = 20.0  # less than the shortest lease
 IDLE_SECONDS = 180.0  # without a key, after which a pair may go to others, as on the page
-CLAIM_SECONDS = 0.2  # between looks for a pair while there is none
 PACE_OVER, LEAST_PACES = 20, 5  # newest answers; so many before they say how long the rest takes (as on the page)
 PAST_KEYS = "L R E Enter change it  ·  P back  ·  G {}"
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the words about it
@@ -437,7 +437,7 @@ def screen_for(ui: Ui) -> str:
     """
     if ui != "auto":
         return ui
-    from viewer import DisplayError, open_display
+    from drlhp.screens.window import DisplayError, open_display
 
     try:
         open_display()
@@ -455,16 +455,16 @@ def is_terminal() -> bool:
 def open_screen(ui: Ui) -> tuple[Screen, Presses | None]:
     """A window, with the terminal's keys besides; or the terminal itself; where stdin is no terminal, its lines."""
     if screen_for(ui) == "window":
-        from viewer import ClipWindow  # pyglet: only where there is somebody to look
+        from drlhp.screens.window import ClipWindow  # pyglet: only where there is somebody to look
 
         window = ClipWindow()
         if not sys.stdin.isatty():
             return window, TerminalLines(sys.stdin, beside_window=True)
-        from terminal import TerminalKeys
+        from drlhp.screens.terminal import TerminalKeys
 
         return window, TerminalKeys(window.playback)
     if is_terminal():
-        from terminal import TerminalScreen
+        from drlhp.screens.terminal import TerminalScreen
 
         return TerminalScreen(), None
     return NoScreen(), TerminalLines(sys.stdin)

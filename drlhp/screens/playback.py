@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rich.cells import chop_cells
 
-from label_queue import MAX_NOTE
+from drlhp.labelling.answers import MAX_NOTE
 
 GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
 SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement

@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 from rich.cells import cell_len, set_cell_size
 
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback, plain
+from drlhp.screens.playback import ALWAYS, ANSWERS, GUARD_SECONDS, PLAYING, WORDS, Playback, plain
 
 KEYS = {
     **dict.fromkeys(["l", "\x1b[D", "\x1bOD"], "left"),

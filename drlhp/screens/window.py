@@ -15,9 +15,22 @@ from typing import Any, Literal
 import numpy as np
 from rich.cells import cell_len
 
-from errors import UserError, reason_of
-from playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
-from video import BACKGROUND, BAR, BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK, Colour, check_frame, with_reward_plot
+from drlhp.data.views import shown
+from drlhp.errors import UserError, reason_of
+from drlhp.runtime.channels import Episode
+from drlhp.screens.pictures import (
+    BACKGROUND,
+    BAR,
+    BORDER,
+    CHOSEN,
+    DIM_TEXT,
+    TEXT,
+    TRACK,
+    Colour,
+    check_frame,
+    with_reward_plot,
+)
+from drlhp.screens.playback import ALWAYS, ANSWERS, GUARD_SECONDS, Playback, loop_index
 
 CLIP_KEYS = {
     **dict.fromkeys(["L", "LEFT"], "left"),
@@ -504,3 +517,16 @@ class EpisodeWindow:
                 _progress(canvas, rect, (index + 1) / n_frames)
         canvas.text("caption", self._caption, width // 2, 34 if n_frames else height // 2, 13, TEXT, width - MARGIN)
         canvas.end()
+
+
+class EncodedFrames(Sequence[np.ndarray]):
+    """The frames of an episode, decoded one by one as they are shown."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._frames, self._env_id = episode.frames, episode.env_id
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]
+        return shown(self._frames[index], self._env_id)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from pref_db import Segment
+from drlhp.data.segment import Segment
 from reward_predictor import PredictorCopySpec
 
 SEGMENTS_AT_ONCE = 16  # that are judged before people are listened to again

@@ -16,16 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import checkpoint
-import networks
-from channels import Channels, Report, WeightsBoard, drain
-from errors import UserError
-from initial_rounds import round_of
-from label_queue import LabelQueue
-from pair_batches import PairBatch, TrainingPair, bootstrap_count
+from drlhp.errors import UserError
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.reliability import Vote, label_weights
+from drlhp.networks import architectures as networks
+from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count
+from drlhp.networks.device import CPU, use_threads
+from drlhp.runtime import checkpoint
+from drlhp.runtime.channels import Channels, Report, drain
+from drlhp.runtime.machine import n_cores
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.training.regularisation import L2_START, BagLosses, adapted, decay
+from drlhp.training.rounds import round_of
 from pref_db import PrefDB
-from regularisation import L2_START, BagLosses, adapted, decay
-from reliability import Vote, label_weights
 from reward_predictor import (
     ARCHITECTURE,
     DIVERGED,
@@ -37,7 +40,6 @@ from reward_predictor import (
     preference_loss,
     return_loss,
 )
-from run_folder import n_cores
 
 MEASURED_LABELS = 100  # of the validation labels, the newest
 PATIENCE_EPOCHS = 5  # pretraining ends when so many epochs
@@ -81,7 +83,7 @@ class Trainer:
         freeze: bool,
         resume: bool,
         improve: bool = False,
-        device: torch.device = networks.CPU,
+        device: torch.device = CPU,
         intervals: Intervals = Intervals(),
         rollout_steps: int = 0,
         n_initial_batches: int | None = None,
@@ -543,12 +545,12 @@ def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str,
         n_threads: CPU threads of the arithmetic in this process, once the policy learns.
         trainer_arguments: the remaining arguments of `Trainer`.
     """
-    networks.use_threads(n_cores())  # until the policy starts nobody else computes
+    use_threads(n_cores())  # until the policy starts nobody else computes
     trainer = Trainer(channels=channels, **trainer_arguments)
     try:
         while not channels.stop.is_set() and not trainer.finished:
             if trainer.pretrained:
-                networks.use_threads(n_threads)
+                use_threads(n_threads)
             if not trainer.step():
                 channels.stop.wait(0.02)
     finally:

@@ -22,16 +22,14 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
-from checkpoint import CheckpointError
-from errors import UserError
-from pref_db import PrefDBError
-from preference_system import PreferenceSystem, Settings, shown_name, spec_can_be_sent
-from processes import ChildError
+from drlhp.errors import ChildError, PrefDBError, SpaceError, UserError
+from drlhp.runtime.checkpoint import CheckpointError
+from drlhp.wrapper.settings import Settings
+from drlhp.wrapper.system import PreferenceSystem, shown_name, spec_can_be_sent
 from reward_predictor import PredictorConfig
-from spaces import SpaceError
 
 if TYPE_CHECKING:
-    from sb3_adapter import HumanPreferencesSB3VecEnv
+    from drlhp.wrapper.sb3 import HumanPreferencesSB3VecEnv
 
 __all__ = [
     "CheckpointError",
@@ -57,7 +55,7 @@ TRUE_REWARD, PREDICTED_REWARD = "true_reward", "predicted_reward"  # keys of inf
 def __getattr__(name: str) -> Any:
     """The adapter for Stable-Baselines3, which is imported only where it is used."""
     if name == "HumanPreferencesSB3VecEnv":
-        from sb3_adapter import HumanPreferencesSB3VecEnv
+        from drlhp.wrapper.sb3 import HumanPreferencesSB3VecEnv
 
         return HumanPreferencesSB3VecEnv
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

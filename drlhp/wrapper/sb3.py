@@ -9,8 +9,9 @@ from gymnasium.vector.utils import batch_space, iterate
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from drlhp import PREDICTED_REWARD, TRUE_REWARD, Preferences
-from preference_system import PreferenceSystem, Settings, shown_name, spec_can_be_sent
+from drlhp.wrapper.env import PREDICTED_REWARD, TRUE_REWARD, Preferences
+from drlhp.wrapper.settings import Settings
+from drlhp.wrapper.system import PreferenceSystem, shown_name, spec_can_be_sent
 
 
 class HumanPreferencesSB3VecEnv(Preferences, VecEnvWrapper):

@@ -14,17 +14,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.spaces.utils import flatdim, flatten
 from torch.nn import functional as F
 
-from errors import UserError
+from drlhp.errors import SpaceError
 
 PICTURE = 84  # side of what the reward networks read, pixels
 MAX_PLANES = 64
 MAX_SHOWN = 960  # side to which pictures are magnified for people: two of them stand side by side on a screen
 OVERSHOOT = 0.01  # by which a picture may leave its range, as a share of that: filters that resize do so
 Transform = Callable[[Any], Any]
-
-
-class SpaceError(UserError, ValueError):
-    """Observations or actions cannot be used; the message is one sentence that names the space and what would work."""
 
 
 class ObservationEncoder:

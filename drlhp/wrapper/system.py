@@ -9,12 +9,10 @@ the program, however that ends.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import multiprocessing.util
 import os
-import pickle
 import re
 import shutil
 import sys
@@ -24,7 +22,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,22 +29,28 @@ import gymnasium
 import numpy as np
 import torch
 
-import checkpoint
-from channels import Channels, Failure, WeightsBoard, drain, offer
-from errors import UserError, reason_of
-from gatherers import PersonGatherer, PreferenceGatherer, SyntheticGatherer
-from label_queue import LABELLER, LabelQueue
-from networks import MakeNetwork, is_forked, use_threads
+from drlhp.data.cutter import SegmentCutter
+from drlhp.errors import ChildError, UserError, reason_of
+from drlhp.label_server.config import PageConfig
+from drlhp.label_server.gatherer import WebGatherer
+from drlhp.labelling.answers import LABELLER
+from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.networks.device import is_forked, use_threads
+from drlhp.runtime import checkpoint
+from drlhp.runtime.channels import Channels, Failure, drain, offer
+from drlhp.runtime.machine import n_cores
+from drlhp.runtime.processes import Children
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.screens.gatherer import PersonGatherer
+from drlhp.screens.window import ClipWindow, DisplayError, open_display
+from drlhp.training.trainer import Intervals, run_trainer
+from drlhp.wrapper.folders import new_folder, predictor_checkpoint, preferences
+from drlhp.wrapper.settings import Settings, plain
+from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
 from pref_db import PrefDB
 from pref_interface import PrefsConfig, run_interface, teacher_of
-from processes import ChildError, Children
 from reward_predictor import PredictorConfig, PredictorCopy, PredictorInputs, RewardPredictor, inputs_as_dict
-from reward_trainer import Intervals, run_trainer
-from run_folder import n_cores
-from segment_cutter import SegmentCutter
-from spaces import ActionEncoder, ObservationEncoder, Transform
-from viewer import ClipWindow, DisplayError, open_display
-from web import PageConfig, WebGatherer
 
 log = logging.getLogger("drlhp")
 
@@ -56,184 +59,6 @@ DEFAULT_FPS = 30.0
 N_WATCHED = 2  # environments whose pictures are kept for people
 SEGMENTS_LOOKED_AT = 100  # of loaded preferences, to see whether they are this environment's
 SHORT_EPISODES = 50  # none of so many gave a segment: none will
-MOST_SEEDS = 2**62  # SQLite takes 63 bits, and environments have seeds some way beyond this one
-Network = Literal["cnn", "feature_points"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The wrappers' keyword arguments. Steps are those of all environments together."""
-
-    reward_predictor_network: Network | PredictorConfig | MakeNetwork | None = None
-    """Network for pictures, `cnn` (the paper's, and the default) or `feature_points`; or a
-    `drlhp.PredictorConfig`, with everything else that there is to choose. Vectors are read by two hidden layers. Or a
-    network of your own: a function or class that makes a torch module of the shape of an observation."""
-    train_reward: bool = True
-    """Train a reward predictor, in a process of its own."""
-    collect_prefs: bool = True
-    """Ask about segments, from a process of its own."""
-    segment_length: int = 40
-    """Steps of a segment."""
-    mp_context: Literal["spawn", "forkserver", "fork"] = "spawn"
-    """How the processes are started, as `multiprocessing` names it."""
-    prefs_dir: str | Path | None = None
-    """Folder whose stored preferences to start from: a run's, or the log_dir of several, of which the newest counts."""
-    log_dir: str | Path = "drlhp_logs/"
-    """Folder in which each wrapper that stores anything makes a folder of its own."""
-    max_prefs_in_db: int = 10000
-    """Labels after which nobody is asked any more."""
-    obs_transform_func: Transform | None = None
-    """Makes a picture or a vector of an observation, for spaces that hold several things."""
-    n_initial_training_steps: int = 50
-    """Training batches, at least, after which the predicted reward takes the place of the environment's."""
-    n_initial_prefs: int = 40
-    """Labels with which the training begins."""
-    pretrained_reward_predictor_dir: str | Path | None = None
-    """Folder of a reward predictor to start from: a run's, or the log_dir of several, of which the newest counts."""
-    reward_predictor_ckpt_interval: int = 10
-    """Training batches between checkpoints of the predictor."""
-    reward_predictor_refresh_interval: int = 10
-    """Training batches after which the wrapper takes over the newest weights."""
-    validation_interval: int = 10
-    """Training batches between measurements on held-out labels."""
-    reward_database_refresh_interval: int = 1
-    """Training batches between looks for new labels."""
-    synthetic_prefs: bool = True
-    """Let the environment's own reward answer; else people do."""
-    max_pref_interface_segs: int = 25
-    """Newest segments from which the pairs to ask about are drawn."""
-    zoom_ratio: int = 4
-    """How much observations are magnified for people, where the environment does not render; up to 960 pixels."""
-    channels: int = 3
-    """Channels of one picture; of stacked ones people see the newest."""
-    env_wrapper_log_level: int = logging.INFO
-    """Least important messages of the wrapper itself that are logged."""
-    reward_predictor_log_level: int = logging.INFO
-    """The same of the trainer, in reward_predictor.log."""
-    pref_interface_log_level: int = logging.INFO
-    """The same of the preference interface, in pref_interface.log."""
-    ui: Literal["auto", "window", "web"] = "auto"
-    """Where people answer: in a window, or on a web page; `auto` is a window where there is a display."""
-    seed: int = 0
-    """Seed of the pairs and of the predictor's first weights."""
-
-    def check(self) -> None:
-        """Raises UserError if a value cannot work."""
-        least = {
-            "segment_length": 1,
-            "max_prefs_in_db": 2,
-            "n_initial_prefs": 2,
-            "n_initial_training_steps": 1,
-            "reward_predictor_ckpt_interval": 1,
-            "reward_predictor_refresh_interval": 1,
-            "validation_interval": 1,
-            "reward_database_refresh_interval": 1,
-            "max_pref_interface_segs": 2,
-            "zoom_ratio": 1,
-            "channels": 1,
-            "seed": 0,
-        }
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < minimum:
-                raise UserError(f"{name} must be a whole number, {minimum} or more, not {value!r}.")
-        if self.seed >= MOST_SEEDS:
-            raise UserError(f"seed must be below 2^62, not {self.seed}.")
-        for name in ("log_dir", "prefs_dir", "pretrained_reward_predictor_dir"):
-            place = getattr(self, name)
-            if not (isinstance(place, (str, Path)) or (place is None and name != "log_dir")):
-                raise UserError(f"{name} must be a folder, not {place!r}.")
-        for name in ("train_reward", "collect_prefs", "synthetic_prefs"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise UserError(f"{name} must be True or False, not {getattr(self, name)!r}.")
-        for name in ("env_wrapper_log_level", "reward_predictor_log_level", "pref_interface_log_level"):
-            level = getattr(self, name)
-            if not isinstance(level, int) and level not in list(logging.getLevelNamesMapping()):
-                raise UserError(f"{name} must be a level of logging, such as logging.INFO, not {level!r}.")
-        if self.ui not in ("auto", "window", "web"):
-            raise UserError(f"ui must be 'auto', 'window' or 'web', not {self.ui!r}.")
-        if not (self.obs_transform_func is None or callable(self.obs_transform_func)):
-            raise UserError(
-                f"obs_transform_func must be a function of an observation, not {self.obs_transform_func!r}."
-            )
-        if self.n_initial_prefs > self.max_prefs_in_db:
-            raise UserError(f"n_initial_prefs ({self.n_initial_prefs}) must not exceed max_prefs_in_db.")
-        network = self.reward_predictor_network
-        if not (
-            network in ("cnn", "feature_points", None) or isinstance(network, PredictorConfig) or self.make_network
-        ):
-            raise UserError(
-                "reward_predictor_network must be 'cnn', 'feature_points', a drlhp.PredictorConfig, a function that "
-                f"makes a torch module of the shape of an observation, or None, not {' '.join(repr(network).split())}."
-            )
-        if isinstance(network, PredictorConfig):
-            network.check()
-        if getattr(network, "reward_target", None) == "true_return" and not self.synthetic_prefs:
-            raise UserError(
-                "reward_target 'true_return' learns from the true reward whatever people answer: leave it out, or set "
-                "synthetic_prefs=True."
-            )
-        if self.make_network and self.train_reward and not _is_importable(self.make_network, self.mp_context):
-            raise UserError(
-                f"reward_predictor_network cannot be {network!r}, which the trainer's process cannot import: make it a "
-                "function or class at the top level of a module."
-            )
-        methods = multiprocessing.get_all_start_methods()
-        if self.mp_context not in methods:
-            raise UserError(f"mp_context must be one of {', '.join(methods)}, not {self.mp_context!r}.")
-        if self.train_reward and not self.collect_prefs and self.prefs_dir is None:
-            raise UserError("there is nothing to train on: set prefs_dir to stored preferences, or collect_prefs=True.")
-
-    @property
-    def make_network(self) -> MakeNetwork | None:
-        """The user's own network, if there is one."""
-        network = self.reward_predictor_network
-        return network if callable(network) and not isinstance(network, torch.nn.Module) else None
-
-    def predictor_config(self, kind: str) -> PredictorConfig:
-        """The predictor's settings for observations of that kind; rewards have a deviation of 1, not the paper's 0.05,
-        because other people's RL code has its defaults for rewards of that size."""
-        network = self.reward_predictor_network
-        if not isinstance(network, PredictorConfig):
-            points = network == "feature_points"
-            network = PredictorConfig(
-                reward_predictor_network=network if network in ("cnn", "feature_points") else "cnn",
-                reward_predictor_uses_actions=True,
-                reward_predictor_learning_rate=3e-3 if points else 1e-3,
-                ensemble_size=3 if kind == "vector" else 1,
-                reward_std=1.0,
-                labels_per_step=0.1,
-            )
-        # A checkpoint holds plain values alone: one with NumPy's could never be loaded.
-        changed = plain(network) | {"reward_predictor_ckpt_interval": self.reward_predictor_ckpt_interval}
-        return replace(network, **changed)
-
-    @property
-    def prefs_config(self) -> PrefsConfig:
-        return PrefsConfig(
-            synthetic_prefs=self.synthetic_prefs,
-            n_initial_prefs=self.n_initial_prefs,
-            max_prefs=self.max_prefs_in_db,
-            max_segs=self.max_pref_interface_segs,
-            clip_steps=self.segment_length,
-            label_schedule="constant",
-        )
-
-
-def plain(settings: Settings | PredictorConfig) -> dict[str, Any]:
-    """Python's own values of the fields that have NumPy's."""
-    return {name: value.item() for name, value in vars(settings).items() if isinstance(value, np.generic)}
-
-
-def _is_importable(thing: Any, mp_context: str) -> bool:
-    """Whether another process finds it by its name; what is typed into a notebook only its forks do."""
-    if getattr(thing, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-        return mp_context == "fork"
-    try:
-        pickle.dumps(thing)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -816,44 +641,3 @@ def shown_name(shown: str) -> str:
     """An environment's id, or else its class, by how Gymnasium shows it: `<Monitor<LampEnv instance>>`."""
     found = re.search(r"([^<>]+?)(?: instance)?>+$", shown)
     return found[1] if found else shown
-
-
-def new_folder(log_dir: Path) -> Path:
-    """Makes `log_dir`/DATE-TIME, with a number behind it where that is taken.
-
-    Raises UserError if it cannot be made.
-    """
-    name = datetime.now().strftime("%Y%m%d-%H%M%S")
-    try:
-        log_dir.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 10_000):
-            path = log_dir / (name if number == 1 else f"{name}-{number:04d}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            return path
-    except OSError as error:
-        raise UserError(f"cannot make a folder in {log_dir} ({error.strerror}): choose another log_dir.") from error
-    raise UserError(f"{log_dir} is full of folders called {name}: choose another log_dir.")
-
-
-def preferences(place: Path) -> Path:
-    """`place` itself if it is a file, or prefs.db in it, or that of the newest run folder in it that has labels.
-
-    Raises PrefDBError if one cannot be read.
-    """
-    if place.is_file() or (place / "prefs.db").exists():
-        return place if place.is_file() else place / "prefs.db"
-    found = sorted(place.glob("*/prefs.db"))
-    for path in reversed(found):
-        with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
-            if db.n_labels():
-                return path
-    return found[-1] if found else place / "prefs.db"
-
-
-def predictor_checkpoint(place: Path) -> Path:
-    """The newest checkpoint of a run, or of the newest run of a log_dir that has one. Raises CheckpointError."""
-    runs = sorted(path.parent for path in place.glob("*/reward_predictor") if checkpoint.list_checkpoints(path))
-    return checkpoint.find(runs[-1] if runs else place, "reward_predictor")

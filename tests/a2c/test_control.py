@@ -15,8 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from a2c.worker import PolicyWorker
-from channels import Channels, WeightsBoard, drain
-from config import parse
+from commands.flags import parse
+from drlhp.runtime.channels import Channels, drain
+from drlhp.runtime.weights import WeightsBoard
 from envs import EnvError
 from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
 
@@ -188,7 +189,7 @@ def test_what_is_not_finite_ends_the_run_and_not_the_policy(
 ) -> None:
     """Of one such number all weights became NaN, and the run went on to its end without a word."""
     faulty = {"shown": shown, "reward": reward}
-    gymnasium.register("Faulty-v0", entry_point="tests.test_control:FaultyEnv", kwargs=faulty)
+    gymnasium.register("Faulty-v0", entry_point="tests.a2c.test_control:FaultyEnv", kwargs=faulty)
     try:
         begun = worker(tmp_path, 0.01, "--n_envs", "1", env_id="Faulty-v0")
         begun.step()

@@ -19,15 +19,15 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import networks
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, allocate, crew_size, share
 from a2c.follower import start_crew
 from a2c.worker import PolicyWorker, run_worker
-from channels import Channels
-from config import parse
+from commands.flags import parse
+from drlhp.networks.device import CPU
+from drlhp.runtime.channels import Channels
+from drlhp.runtime.processes import Children
 from envs import env_info
-from processes import Children
 from tests.test_run import PONG, alive, children, policy_steps, progress, run, started, wait_for
 
 BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
@@ -209,7 +209,7 @@ def test_a_body_that_lies_there_begins_anew(
 
 
 def test_who_works_alone() -> None:
-    config, cpu = PolicyConfig(), networks.CPU
+    config, cpu = PolicyConfig(), CPU
     assert crew_size(env_info(PONG), config, cpu, 2) == 2
     assert crew_size(env_info(PONG), config, cpu, 64) == 4, "four environments each"
     assert crew_size(env_info(PONG), replace(config, n_envs=3), cpu, 2) == 1
@@ -272,7 +272,7 @@ def test_an_environment_whose_line_is_cut_is_not_taken_for_a_crew_that_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which would end the process as if it had finished."""
-    spec = EnvSpec("Distant-v0", entry_point="tests.test_crew:DistantEnv", max_episode_steps=50)
+    spec = EnvSpec("Distant-v0", entry_point="tests.a2c.test_crew:DistantEnv", max_episode_steps=50)
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     config = PolicyConfig("a2c", n_envs=1, eval_interval_million_timesteps=0)
     arguments = {"env_id": "Distant-v0", "config": config, "run_dir": tmp_path, "seed": 0, "n_watched": 0}

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import run
-import watch
 from a2c.demonstrations import MIN_STD, Demonstrations, clone, joined, log_probability, record
 from a2c.model import Policy
+from commands import watch
+from drlhp.errors import UserError
 from envs import env_info
-from processes import UserError
 
 CARTPOLE, DOT, PENDULUM = "CartPole-v1", "MovingDotNoFrameskip-v0", "Pendulum-v1"
 

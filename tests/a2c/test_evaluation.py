@@ -21,20 +21,21 @@ import numpy as np
 import pytest
 import torch
 
-import progress
 from a2c.config import PolicyConfig
 from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, STATISTICS, Evaluator, play, read_evaluations
 from a2c.model import Policy
 from a2c.worker import PolicyWorker
-from channels import Channels, Report, drain
-from config import parse
+from commands import progress
+from commands.flags import parse
+from commands.progress import Progress, draw_curves, summary
+from drlhp.errors import UserError, told
+from drlhp.label_server.status import curves
+from drlhp.runtime.channels import Channels, Report, drain
 from envs import env_info as find_env
 from envs import make_vec_env
-from errors import UserError, told
-from label_server.status import curves
-from progress import Progress, draw_curves, summary
-from tests.test_run import DOT, PONG, ROOT, TINY, answers, run, small_files, started, wait_for
-from tests.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
+from tests.a2c.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
+from tests.support import ROOT
+from tests.test_run import DOT, PONG, TINY, answers, run, small_files, started, wait_for
 
 CARTPOLE = "CartPole-v1"
 
@@ -477,7 +478,7 @@ def test_the_predictors_loss_has_a_curve_and_a_run_from_before_goes_on_without(t
 def test_no_line_is_redrawn_where_the_terminal_cannot(tmp_path: Path) -> None:
     master, slave = os.openpty()
     for terminal, live in (("dumb", "False"), ("xterm", "True")):
-        script = "import progress; print(progress.is_terminal())"
+        script = "from commands import progress; print(progress.is_terminal())"
         environment = {**os.environ, "TERM": terminal}
         subprocess.run([sys.executable, "-c", script], stdout=slave, env=environment, cwd=ROOT, check=True)
         assert os.read(master, 100).decode().strip() == live

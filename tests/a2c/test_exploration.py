@@ -13,7 +13,7 @@ import torch
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from a2c.exploration import KEPT, NEIGHBOUR, REWARD_STD, StateEntropy, described, neighbour_distance
 from a2c.worker import PolicyWorker
-from channels import Channels
+from drlhp.runtime.channels import Channels
 
 
 def test_the_distance_is_that_to_the_k_th_nearest_other_state() -> None:

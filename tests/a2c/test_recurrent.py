@@ -16,12 +16,12 @@ from a2c.model import Policy
 from a2c.returns import advantages
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, make_optimizer, ppo_update
-from channels import Channels
-from config import parse
+from commands.flags import parse
+from commands.watch import watch_command
+from drlhp.errors import UserError
+from drlhp.runtime.channels import Channels
 from envs import EnvInfo, PreferenceVecEnv
-from processes import UserError
 from tests.test_run import DOT, PONG, run
-from watch import watch_command
 
 N_STEPS, N_ENVS = 14, 8
 LENGTH = 6  # steps of an episode, which with the one between two does not divide those of a rollout

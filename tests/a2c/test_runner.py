@@ -13,10 +13,11 @@ import torch
 from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner, random_segment
-from channels import Episode
+from drlhp.data.segment import Segment
+from drlhp.data.views import decode_frames
+from drlhp.runtime.channels import Episode
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 from examples.dot_left import to_the_left
-from pref_db import Segment, decode_frames
 
 STACK, SIDE, LENGTH = 4, 8, 6
 REWARDS = (3.0, -2.5, 0.25, 0.0, 1.5)

@@ -22,9 +22,9 @@ from a2c.runner import Rollout, Runner
 from a2c.trpo import VALUE_PASSES, Fisher, actor_parameters, conjugate_gradient, mean_kl, trpo_update
 from a2c.update import Batch, make_optimizer
 from a2c.worker import PolicyWorker
-from channels import Channels
+from drlhp.runtime.channels import Channels
 from envs import EnvInfo, env_info, make_vec_env
-from tests.test_update import random_batch
+from tests.a2c.test_update import random_batch
 
 SIZE = 64
 CONFIG = PolicyConfig(algo="trpo", **TRPO_DEFAULTS)  # type: ignore[arg-type]

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-import checkpoint
 from a2c.config import PPO_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
-from checkpoint import CheckpointError
-from config import MODES, RunConfig, parse
+from commands.config import MODES, RunConfig
+from commands.flags import parse
+from commands.run_folder import RunFolder, read_config
+from drlhp.errors import UserError
+from drlhp.runtime import checkpoint
+from drlhp.runtime.checkpoint import CheckpointError
 from envs import EnvError, env_info
 from envs.table import VECTOR_DEFAULTS as TUNED_VECTOR
 from pref_interface import PrefsConfig
-from processes import UserError
 from reward_predictor import PredictorConfig
-from run_folder import RunFolder, read_config
 
 TRAIN = "train_policy_with_preferences"
 DOT, CARTPOLE, PONG = "MovingDotNoFrameskip-v0", "CartPole-v1", "PongNoFrameskip-v4"

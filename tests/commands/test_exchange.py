@@ -20,13 +20,16 @@ import numpy as np
 import pytest
 import zstandard
 
-from exchange import FIELDS, export_command, import_command
-from label_queue import LabelQueue, Submission
-from pref_db import VIEW_HEADER, VIEW_MAGIC, Choice, Comparison, PrefDB, encode_frames
-from processes import UserError
+from commands.exchange import FIELDS, export_command, import_command
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.views import VIEW_HEADER, VIEW_MAGIC, encode_frames
+from drlhp.errors import UserError
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.queue import LabelQueue
+from pref_db import PrefDB
+from tests.support import ROOT
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
-ROOT = Path(__file__).resolve().parent.parent
 PONG = "PongNoFrameskip-v4"
 
 
@@ -257,11 +260,11 @@ def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Pat
     export_command([str(run), "--output", str(tmp_path / "out")])
     (tmp_path / "full.py").write_text(
         "import resource, sys\n"
-        "import exchange, pref_db\n"
+        "from commands import exchange\nfrom drlhp import errors\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
         "try:\n"
         "    exchange.import_command(sys.argv[1:])\n"
-        "except pref_db.PrefDBError:\n"
+        "except errors.PrefDBError:\n"
         "    sys.exit(7)\n"
     )
     command: list[str | Path] = [sys.executable, tmp_path / "full.py", tmp_path / "out", "--output", tmp_path / "new"]

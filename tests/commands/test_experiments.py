@@ -12,15 +12,16 @@ from typing import Any
 import av
 import pytest
 
-import config
-import experiments
+from commands import experiments
+from commands.experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
+from commands.flags import parse
+from commands.report import figures
+from drlhp.data.views import draw_with
+from drlhp.errors import UserError
+from drlhp.runtime.machine import n_cores
 from envs import draw_states
-from experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
-from pref_db import draw_with
-from processes import UserError
-from report import figures
 from run import CLOSED, FAILURE
-from run_folder import n_cores
+from tests.support import ROOT
 from tests.test_run import refused
 
 TINY = Experiment(
@@ -34,7 +35,7 @@ TINY = Experiment(
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_a_valid_command(name: str) -> None:
-    parsed = config.parse([*EXPERIMENTS[name].command, "--seed", "1"])
+    parsed = parse([*EXPERIMENTS[name].command, "--seed", "1"])
     assert parsed.trains_policy and parsed.seed == 1
 
 
@@ -90,7 +91,7 @@ def test_a_seed_that_fails_is_named(
     with pytest.raises(UserError, match="trial-seed0"):
         reproduce("trial", seeds=1, log_dir=str(tmp_path))
     flags = [*TINY.command, "--seed", "0", "--log_dir", str(tmp_path), "--run_name", "trial-seed0"]
-    record = {"config": config.parse(flags).as_dict()}
+    record = {"config": parse(flags).as_dict()}
     (tmp_path / "trial-seed0" / "config.json").write_text(json.dumps(record))
     (tmp_path / "trial-seed0" / "policy").mkdir()
     (tmp_path / "trial-seed0" / "policy" / "step-000000001000.pt").write_bytes(b"no checkpoint")
@@ -103,13 +104,13 @@ def test_a_seed_that_fails_is_named(
 def test_who_reads_no_more_what_is_printed_ends_it(tmp_path: Path) -> None:
     """As `reproduce NAME | head -2` does: the seeds that have not begun wait for nothing."""
     script = (
-        "import sys, experiments, run; from experiments import Experiment;"
+        "import sys, run; from commands import experiments; from commands.experiments import Experiment;"
         f"experiments.EXPERIMENTS['trial'] = Experiment('a trial', {TINY.command});"
         "sys.exit(run.main(['reproduce', 'trial', '--seeds', '2', '--at_once', '1', '--log_dir', sys.argv[1]]))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
-        cwd=Path(experiments.__file__).parent,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -162,7 +163,7 @@ def test_a_folder_of_another_version_is_named(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / "trial-seed0"
     folder.mkdir()
     flags = [*TINY.command, "--seed", "0", "--log_dir", str(tmp_path), "--run_name", folder.name]
-    values = config.parse(flags).as_dict()
+    values = parse(flags).as_dict()
     values["policy"]["of_another_version"] = 1
     (folder / "config.json").write_text(json.dumps({"config": values}))
     with pytest.raises(UserError, match=r"trial-seed0 cannot .* another version .* --log_dir to start anew"):
@@ -201,7 +202,7 @@ def test_impossible_numbers_are_refused(flag: str, values: dict[str, Any]) -> No
 
 
 def test_without_a_name_all_are_listed() -> None:
-    root = Path(experiments.__file__).parent
+    root = ROOT
     command = [sys.executable, str(root / "run.py"), "reproduce"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(name in result.stdout for name in EXPERIMENTS)

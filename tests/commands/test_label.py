@@ -17,17 +17,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import label
-from gatherers import Answered, QueueGatherer, SyntheticGatherer, TeacherGatherer
-from label import LabelConfig, free_name, give_settings, give_task, label_command
-from label_queue import LabelQueue, Submission
-from pref_db import Comparison, PrefDB, Segment
-from processes import UserError
-from reliability import Vote, error_rates, shared_votes
-from teachers import SyntheticTeacher, synthetic_teacher
-from tests.labelling import ENV_ID, STEPS, segment
-from tests.test_run import DEADLINE, DOT, ROOT, started, wait_for
-from web import PageConfig
+from commands import label
+from commands.label import LabelConfig, free_name, give_settings, give_task, label_command
+from drlhp.data.comparison import Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
+from drlhp.label_server.config import PageConfig
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.gatherers import Answered, QueueGatherer, SyntheticGatherer, TeacherGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.reliability import Vote, error_rates, shared_votes
+from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
+from pref_db import PrefDB
+from tests.support import ROOT
+from tests.support.labelling import ENV_ID, STEPS, segment
+from tests.test_run import DEADLINE, DOT, started, wait_for
 
 
 def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,18 +18,19 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 import run
-from pair_batches import PairBatch, TrainingPair
-from pref_db import Choice, Comparison, PrefDB
-from report import figures, model, sections, words
-from report.command import PAGE
-from report.markup import Report
-from report.references import REFERENCES, target
-from report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
+from commands.report import figures, model, sections, words
+from commands.report.command import PAGE
+from commands.report.markup import Report
+from commands.report.references import REFERENCES, target
+from commands.report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
+from commands.run_folder import RunFolder, in_use
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.networks.batches import PairBatch, TrainingPair
+from pref_db import PrefDB
 from reward_predictor import preference_loss
-from run_folder import RunFolder, in_use
-from tests.browser import PROGRAM, WHY_NOT, chromium
+from tests.support import ROOT
+from tests.support.browser import PROGRAM, WHY_NOT, chromium
 
-ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
 N_LABELS = 30
 LINE = (
@@ -274,7 +275,7 @@ def test_names_are_escaped(dot: Path) -> None:
 @pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 @pytest.mark.slow
 def test_a_page_is_no_wider_than_a_phone(dot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("report.markup.git_revision", lambda: f"{'0123456789' * 4}+changes")
+    monkeypatch.setattr("commands.report.markup.git_revision", lambda: f"{'0123456789' * 4}+changes")
     with (dot / "log.txt").open("a") as file:
         file.write(f" INFO command: run.py --resume dot\n ERROR /{'a-folder-' * 9}/prefs.db cannot be read\n")
     long = dot.rename(dot.with_name("a_name_without_any_place_to_break_it_in_two"))

@@ -20,16 +20,20 @@ import numpy as np
 import pytest
 import torch
 
-import checkpoint
 import run
-import video
-import watch
 from a2c.demonstrations import Demonstrations
-from checkpoint import CheckpointError
+from commands import watch
+from commands.show_prefs import show_prefs_command
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import PrefDBError, UserError
+from drlhp.runtime import checkpoint
+from drlhp.runtime.checkpoint import CheckpointError
+from drlhp.screens import pictures as video
 from envs import env_info
-from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
-from processes import UserError
-from tests.display import focus, screenshot, xdotool
+from pref_db import PrefDB
+from tests.support import ROOT
+from tests.support.display import focus, screenshot, xdotool
 
 MOVING_DOT = "MovingDotNoFrameskip-v0"
 EPISODE_STEPS = 250  # of the moving dot
@@ -100,7 +104,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     code = """
         import os, sys
         from pathlib import Path
-        import watch
+        from commands import watch
         if os.getuid() == 0:
             os.setgid(65534)
             os.setuid(65534)
@@ -109,7 +113,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     with tempfile.TemporaryDirectory() as folder:  # pytest's own may be entered by one user alone
         Path(folder).chmod(0o555)
         line = [sys.executable, "-c", textwrap.dedent(code), folder]
-        result = subprocess.run(line, capture_output=True, text=True, cwd=Path(watch.__file__).parent)
+        result = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
     assert f"UserError: {folder} may not be written to; give --output with a file in another" in result.stderr
 
 
@@ -278,7 +282,7 @@ def test_flags_that_cannot_work_are_refused_before_anything_is_played(
 
 @pytest.mark.usefixtures("headless")
 def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch.show_prefs_command([str(dot / "prefs.db")])
+    show_prefs_command([str(dot / "prefs.db")])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if re.match(r" +\d+  oracle ", line)]
     assert [int(row[0]) for row in rows] == list(range(1, N_LABELS + 1))
@@ -319,7 +323,7 @@ def test_answers_about_vectors_are_a_table_alone(tmp_path: Path, capsys: pytest.
     ):
         db.add_answer(comparison, choice, teacher=teacher, answered_at=at)
     db.close()
-    watch.show_prefs_command([str(tmp_path)])
+    show_prefs_command([str(tmp_path)])
     *_, head, first, second, third, fourth, sentence = capsys.readouterr().out.splitlines()
     time_text = "2026-03-01 12:30"
     assert [" ".join(line.split()) for line in (first, second, third, fourth)] == [
@@ -335,13 +339,13 @@ def test_answers_about_vectors_are_a_table_alone(tmp_path: Path, capsys: pytest.
 
 def test_answers_that_cannot_be_shown_are_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(PrefDBError, match=r"prefs\.db does not exist"):
-        watch.show_prefs_command([str(tmp_path)])
+        show_prefs_command([str(tmp_path)])
     PrefDB.create(tmp_path / "prefs.db", "CartPole-v1", 25).close()
     with pytest.raises(UserError, match=r"holds no answers yet; gather some with gather_initial_prefs\.$"):
-        watch.show_prefs_command([str(tmp_path)])
+        show_prefs_command([str(tmp_path)])
     (tmp_path / "prefs.db").write_bytes(b"x" * 5000)
     with pytest.raises(PrefDBError):
-        watch.show_prefs_command([str(tmp_path)])
+        show_prefs_command([str(tmp_path)])
 
 
 @pytest.fixture
@@ -357,7 +361,7 @@ def command(display: str) -> Iterator[list[subprocess.Popen[str]]]:
 def start(processes: list[subprocess.Popen[str]], *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "run.py", *arguments],
-        cwd=Path(watch.__file__).parent,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -17,11 +17,15 @@ import pytest
 from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.data.views import decode_frames, decode_view, draw_with, encode_view
+from drlhp.labelling.drawing import Drawing
 from envs import EnvError, draw_states, env_info, make_env, make_vec_env
 from envs.bodies import TASKS
-from gatherers import Drawing
-from pref_db import Choice, Comparison, PrefDB, Segment, decode_frames, decode_view, draw_with, encode_view
-from tests.test_run import ROOT, one_sentence, run
+from pref_db import PrefDB
+from tests.support import ROOT
+from tests.test_run import one_sentence, run
 
 # Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
 Formula = Callable[[Any, float, np.ndarray], float]

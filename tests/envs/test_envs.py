@@ -89,7 +89,7 @@ class BareEnv(gymnasium.Env):
 
 @pytest.fixture
 def picture_id() -> Iterator[str]:
-    gymnasium.register("Picture-v0", entry_point="tests.test_envs:PictureEnv", max_episode_steps=50)
+    gymnasium.register("Picture-v0", entry_point="tests.envs.test_envs:PictureEnv", max_episode_steps=50)
     env_info.cache_clear()
     yield "Picture-v0"
     del gymnasium.registry["Picture-v0"]
@@ -404,7 +404,7 @@ def test_a_worker_that_is_killed_is_told_of_and_nobody_waits_for_it() -> None:
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_told_of_with_the_fix() -> None:
-    gymnasium.register("Dying-v0", entry_point="tests.test_envs:DyingEnv", max_episode_steps=50)
+    gymnasium.register("Dying-v0", entry_point="tests.envs.test_envs:DyingEnv", max_episode_steps=50)
     with pytest.raises(EnvError, match=r"Dying-v0 ended while it was started; .* with fewer --n_envs\.$"):
         make_vec_env("Dying-v0", 2, seed=0)
 
@@ -456,7 +456,7 @@ def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_i
 
 
 def test_an_environment_that_cannot_be_drawn_is_used_where_nobody_watches() -> None:
-    gymnasium.register("Bare-v0", entry_point="tests.test_envs:BareEnv")
+    gymnasium.register("Bare-v0", entry_point="tests.envs.test_envs:BareEnv")
     with closing(make_vec_env("Bare-v0", 2, seed=0)) as env:
         np.testing.assert_array_equal(env.reset()[0], np.ones((2, 3)))
     with pytest.raises(EnvError, match="Bare-v0 cannot draw frames for people to watch"):
@@ -464,7 +464,7 @@ def test_an_environment_that_cannot_be_drawn_is_used_where_nobody_watches() -> N
 
 
 def test_frames_that_change_their_size_are_told_in_one_sentence() -> None:
-    gymnasium.register("Shrinking-v0", entry_point="tests.test_envs:ShrinkingEnv")
+    gymnasium.register("Shrinking-v0", entry_point="tests.envs.test_envs:ShrinkingEnv")
     sentence = r"^Shrinking-v0 cannot be watched: its frames change their size .+ \(29, 40\) and \(30, 40\)\); .+\.$"
     for n_envs in (1, 2):  # here, and in processes
         with closing(make_vec_env("Shrinking-v0", n_envs, seed=0, n_watched=1)) as env:
@@ -504,7 +504,7 @@ def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
 
 
 def test_unusable_environments_are_refused_in_one_sentence() -> None:
-    gymnasium.register("BadSpaces-v0", entry_point="tests.test_envs:BadSpacesEnv")
+    gymnasium.register("BadSpaces-v0", entry_point="tests.envs.test_envs:BadSpacesEnv")
     for env_id, helpful in [
         ("PongNoFrameskip-v5", "PongNoFrameskip-v4"),
         ("breakout", "Breakout"),

@@ -19,12 +19,19 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Dialog, Page, Route
 
-from gatherers import PersonGatherer, QueueGatherer
-from label_queue import HistoryRow, LabelQueue, Submission
-from label_server import stop
-from playback import GUARD_SECONDS
-from pref_db import Comparison, PrefDB, encode_frames
-from tests.browser import (
+from drlhp.data.comparison import Comparison
+from drlhp.data.views import encode_frames
+from drlhp.label_server import stop
+from drlhp.labelling.answers import HistoryRow, Submission
+from drlhp.labelling.gatherers import QueueGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.screens.gatherer import PersonGatherer
+from drlhp.screens.pictures import write_video
+from drlhp.screens.playback import GUARD_SECONDS
+from drlhp.screens.window import ClipWindow
+from pref_db import PrefDB
+from tests.screens.test_terminal import terminal
+from tests.support.browser import (
     LOADED,
     PROGRAM,
     WAIT_MS,
@@ -37,11 +44,8 @@ from tests.browser import (
     wait_for_js,
     wait_for_pair,
 )
-from tests.display import focus, xdotool
-from tests.labelling import Server, make_store, pairs, running, segment
-from tests.test_terminal import terminal
-from video import write_video
-from viewer import ClipWindow
+from tests.support.display import focus, xdotool
+from tests.support.labelling import Server, make_store, pairs, running, segment
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),

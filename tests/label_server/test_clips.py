@@ -23,14 +23,16 @@ import pytest
 from moto.server import ThreadedMotoServer
 from PIL import Image
 
-import label_server.clips as clips_module
-from label_queue import LabelQueue, Submission
-from label_server.clips import Clips, SheetStore
-from pref_db import PrefDB, Segment
-from processes import UserError
-from tests.labelling import make_store, running, segment
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
+from drlhp.label_server import clips as clips_module
+from drlhp.label_server.clips import Clips, SheetStore
+from drlhp.label_server.config import PageConfig
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.queue import LabelQueue
+from pref_db import PrefDB
+from tests.support.labelling import make_store, running, segment
 from tests.test_run import small_files
-from web import PageConfig
 
 
 @pytest.fixture

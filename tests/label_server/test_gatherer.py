@@ -20,31 +20,22 @@ import pytest
 import tyro
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from channels import Episode
-from label import LabelConfig
-from label_queue import LabelQueue
-from label_server import Address
-from label_server.server import PROCESS, listen
-from label_server.status import EPISODE
-from label_server.status import status as page_status
-from pref_db import PrefDB, encode_frames
-from processes import UserError
-from tests.labelling import Client, make_store, segment
-from tests.test_run import (
-    DEADLINE,
-    DOT,
-    ROOT,
-    alive,
-    answers,
-    children,
-    command,
-    policy_steps,
-    run,
-    started,
-    wait_for,
-)
-from tests.test_terminal import terminal
-from web import EpisodeFile, PageConfig, WebGatherer
+from commands.label import LabelConfig
+from drlhp.data.views import encode_frames
+from drlhp.errors import UserError
+from drlhp.label_server import Address
+from drlhp.label_server.config import PageConfig
+from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
+from drlhp.label_server.server import PROCESS, listen
+from drlhp.label_server.status import EPISODE
+from drlhp.label_server.status import status as page_status
+from drlhp.labelling.queue import LabelQueue
+from drlhp.runtime.channels import Episode
+from pref_db import PrefDB
+from tests.screens.test_terminal import terminal
+from tests.support import ROOT
+from tests.support.labelling import Client, make_store, segment
+from tests.test_run import DEADLINE, DOT, alive, answers, children, command, policy_steps, run, started, wait_for
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 LINK = re.compile(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})")

@@ -26,21 +26,23 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
-import label_server.app as app_module
+from drlhp.label_server import Address, security
+from drlhp.label_server import app as app_module
+from drlhp.label_server.app import LabelApp
+from drlhp.label_server.clips import Clips, encode_sheet, fitted
+from drlhp.label_server.schema import ROUTES, problem
+from drlhp.label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, own_names, run_token
+from drlhp.label_server.status import curves, status
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.gatherers import QueueGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.screens.gatherer import PersonGatherer
+from drlhp.screens.person import NoScreen
 from examples import label_over_http
-from gatherers import PersonGatherer, QueueGatherer
-from label_queue import LabelQueue, Submission
-from label_server import Address, security
-from label_server.app import LabelApp
-from label_server.clips import Clips, encode_sheet, fitted
-from label_server.schema import ROUTES, problem
-from label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, own_names, run_token
-from label_server.status import curves, status
-from person import NoScreen
 from pref_db import PrefDB
-from tests.labelling import Client, Server, make_store, running, segment
+from tests.support import ROOT
+from tests.support.labelling import Client, Server, make_store, running, segment
 
-ROOT = Path(__file__).parent.parent
 GETS = [path for path, methods in ROUTES.items() if "get" in methods]
 
 
@@ -287,7 +289,8 @@ def test_who_asks_for_the_head_of_the_events_can_ask_on(server: Server) -> None:
 def test_the_server_needs_nothing_of_the_run() -> None:
     """It is a small process beside the training, and the library's without it."""
     program = (
-        "import sys, label_server; print(*{'torch', 'gymnasium', 'envs', 'a2c', 'run', 'processes'} & set(sys.modules))"
+        "import sys, drlhp.label_server.app, drlhp.label_server.server;"
+        "print(*{'torch', 'gymnasium', 'envs', 'a2c', 'run', 'drlhp.runtime.processes'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == ""

@@ -10,10 +10,11 @@ import krippendorff
 import numpy as np
 import pytest
 
-from label_quality import Judgement, in_words, known_error_rates, krippendorff_alpha, quality, wilson
-from label_queue import LabelQueue, Submission
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.quality import Judgement, in_words, known_error_rates, krippendorff_alpha, quality, wilson
+from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
-from tests.labelling import make_store
+from tests.support.labelling import make_store
 
 
 def judgement(

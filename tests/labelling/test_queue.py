@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pref_schema
-from label_queue import FEW_LABELS, LabelQueue, Lease, Submission, SubmissionError, flip_of
-from pref_db import Choice, Comparison, PrefDB, PrefDBError, Segment
+from drlhp.data import schema as pref_schema
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import PrefDBError
+from drlhp.labelling.answers import Lease, Submission, SubmissionError, flip_of
+from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from pref_db import PrefDB
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 ENV_ID, LENGTH = "Test-v0", 3
 
 
@@ -431,7 +435,8 @@ def test_of_several_that_label_one_that_goes_on_is_heard(queue: LabelQueue, path
     """One of two helpers leaves, and the run must not take it for both."""
     script = f"""
         from pathlib import Path
-        from label_queue import LabelQueue, PrefDB
+        from drlhp.labelling.queue import LabelQueue
+        from pref_db import PrefDB
         LabelQueue(PrefDB.open(Path({str(path)!r})), lambda: {queue.clock()}).beat("label", {{}})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
@@ -493,7 +498,7 @@ def test_training_starts_early_with_enough_labels_only(queue: LabelQueue) -> Non
 WRITER = """
     import sys
     sys.path[:0] = [{root!r}]
-    from tests.test_label_queue import *
+    from tests.labelling.test_queue import *
     queue = LabelQueue(PrefDB.open({path!r}))
     while leases := queue.claim("me", 2):
         receipt = queue.answer(submission(leases[0], client_id=leases[0].token))

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from label_queue import Choice, LabelQueue, Submission
-from pref_db import Comparison, PrefDB
-from reliability import Vote, error_rates, label_weights, shared_votes
-from tests.ring import SMALL, Ring, comparison, pretrain, segment
+from drlhp.data.comparison import Comparison
+from drlhp.labelling.answers import Choice, Submission
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.reliability import Vote, error_rates, label_weights, shared_votes
+from pref_db import PrefDB
+from tests.support.ring import SMALL, Ring, comparison, pretrain, segment
 
 
 def literal_error_rates(votes: list[Vote], wrong: float, n: float, rounds: int) -> dict[str, float]:

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from config import parse
+from commands.flags import parse
+from commands.preflight import try_teacher
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
+from drlhp.labelling.teachers import (
+    NAMED_TEACHERS,
+    USUAL_OVER,
+    SyntheticTeacher,
+    TeacherParameters,
+    check_name,
+    synthetic_teacher,
+)
 from envs import env_info
-from pref_db import Choice, Comparison, Segment
 from pref_interface import PrefsConfig, teacher_of
-from processes import UserError
-from run import try_teacher
-from teachers import NAMED_TEACHERS, USUAL_OVER, SyntheticTeacher, TeacherParameters, check_name, synthetic_teacher
 
 N_DRAWS = 4000
 SIGMAS = 4.5  # a right share lies outside in one of 150,000 seeds, and the seeds are fixed

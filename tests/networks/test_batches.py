@@ -3,19 +3,18 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import pair_batches
-from pair_batches import PairBatch, TrainingPair, bootstrap_count, random_crop
-from pref_db import Comparison, Label, Segment
+from drlhp.data.comparison import Comparison, Label
+from drlhp.data.segment import Segment
+from drlhp.networks import batches as pair_batches
+from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count, random_crop
 from reward_predictor import RewardPredictor
-from tests.ring import ENV_ID, SMALL, VECTORS, segment
-
-ROOT = Path(pair_batches.__file__).parent
+from tests.support import ROOT
+from tests.support.ring import ENV_ID, SMALL, VECTORS, segment
 
 
 def pixels(frames: np.ndarray) -> Segment:
@@ -54,7 +53,7 @@ def test_bootstrap_counts_are_poisson_and_differ_between_members() -> None:
 
 
 def test_bootstrap_counts_are_the_same_in_every_process() -> None:
-    code = "from pair_batches import bootstrap_count as b; print([b(f'id {n}', 1) for n in range(20)])"
+    code = "from drlhp.networks.batches import bootstrap_count as b; print([b(f'id {n}', 1) for n in range(20)])"
     printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert printed.strip() == str([bootstrap_count(f"id {n}", 1) for n in range(20)])
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import networks
 from a2c import model
 from a2c.model import Policy
+from drlhp.networks import device
+from drlhp.networks.architectures import EnsembleLinear, FeaturePoints, NatureCNN, PolicyMLP, RewardCNN, RewardMLP
+from drlhp.networks.device import cpu_has_bf16, use_threads
 from envs import EnvInfo
-from networks import EnsembleLinear, FeaturePoints, NatureCNN, PolicyMLP, RewardCNN, RewardMLP
 
 MEMBERS = 3
 BODIES: dict[str, Callable[[int], nn.Module]] = {
@@ -56,12 +57,12 @@ def test_a_threads_number_of_arithmetic_threads_is_its_own() -> None:
     ours = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(1) as beside:
-            beside.submit(networks.use_threads, 1).result()
-            networks.use_threads(3)
+            beside.submit(use_threads, 1).result()
+            use_threads(3)
             assert beside.submit(torch.get_num_threads).result() == 1
             assert torch.get_num_threads() == 3
     finally:
-        networks.use_threads(ours)
+        use_threads(ours)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -200,7 +201,7 @@ def test_sampled_actions_have_the_distributions_frequencies() -> None:
 @pytest.fixture
 def fast_policies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Policy]:
     """Makes policies with a bfloat16 copy, on any processor."""
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: True)
     return lambda: Policy(info("pixels", 6), "nature")
 
 
@@ -285,7 +286,7 @@ def test_the_fast_copy_is_neither_saved_nor_optimised(
     fast_policies: Callable[[], Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = fast_policies()
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: False)
     plain = Policy(info("pixels", 6), "nature")
     assert list(fast.state_dict()) == list(plain.state_dict())
     assert len(list(fast.parameters())) == len(list(plain.parameters()))
@@ -327,4 +328,4 @@ def test_bfloat16_is_for_processors_that_are_quicker_with_it(
     monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool | str], pays: bool
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert networks.cpu_has_bf16() is pays
+    assert cpu_has_bf16() is pays

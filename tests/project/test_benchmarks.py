@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
-import bench
+from benchmarks.speed import bench
 
 
 def test_the_emulator_is_measured() -> None:
-    command = [sys.executable, str(bench.ROOT / "benchmarks" / "measure.py"), "emulator", "--seconds", "0.2"]
+    command = [sys.executable, str(bench.ROOT / "benchmarks" / "speed" / "measure.py"), "emulator", "--seconds", "0.2"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     reading = json.loads(result.stdout.strip().split("\n")[-1])
@@ -36,7 +34,7 @@ def test_a_run_that_is_not_there_is_said_in_a_sentence(line: tuple[str, ...], tm
 
 
 def test_eight_people_are_never_asked_about_the_same_pair() -> None:
-    script = bench.ROOT / "benchmarks" / "labelling.py"
+    script = bench.ROOT / "benchmarks" / "speed" / "labelling.py"
     result = subprocess.run(
         [sys.executable, str(script), "--quick", "--only", "people"], capture_output=True, text=True
     )

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drlhp.data.segment import Segment
 from envs import env_info, make_vec_env
 from examples import circus
-from pref_db import Segment
 
 
 def segment(env_id: str, observations: np.ndarray) -> Segment:

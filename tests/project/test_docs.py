@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig, parse, settings
-from exchange import ExportConfig, ImportConfig
-from label import LabelConfig
-from report import ReportConfig
+from commands.config import RunConfig, settings
+from commands.exchange import ExportConfig, ImportConfig
+from commands.flags import parse
+from commands.label import LabelConfig
+from commands.report import ReportConfig
+from commands.show_prefs import ShowPrefsConfig
+from commands.watch import WatchConfig
+from drlhp.screens.terminal import KEYS
 from run import COMMANDS
-from terminal import KEYS
-from watch import ShowPrefsConfig, WatchConfig
+from tests.support import ROOT
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatherers import QueueGatherer, SyntheticGatherer
-from label_queue import LabelQueue, Lease, Submission
-from ordering import MAX_INCOMPARABLE, Ordering, OrderingQueries
-from pref_db import Choice, Comparison, PrefDB
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.labelling.answers import Lease, Submission
+from drlhp.labelling.gatherers import QueueGatherer, SyntheticGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.teachers import SyntheticTeacher
+from drlhp.queries.ordering import MAX_INCOMPARABLE, Ordering, OrderingQueries
+from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
-from teachers import SyntheticTeacher
 from tests.test_pref_interface import Ring, segment, step_until
 
 # The order itself

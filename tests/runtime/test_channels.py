@@ -10,18 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-import channels
-from channels import (
-    SEGMENT_QUEUE_SIZE,
-    Channels,
-    ProcessorTurns,
-    Report,
-    StopFlag,
-    WeightsBoard,
-    drain,
-    offer,
-    start_context,
-)
+from drlhp.runtime import turns as turns_module
+from drlhp.runtime.channels import SEGMENT_QUEUE_SIZE, Channels, Report, drain, offer
+from drlhp.runtime.start import start_context
+from drlhp.runtime.turns import ProcessorTurns, StopFlag
+from drlhp.runtime.weights import WeightsBoard
 
 CONTEXT = start_context()
 PATIENCE_SECONDS = 60
@@ -160,7 +153,7 @@ def test_a_process_that_died_in_its_turn_keeps_nobody_waiting_for_ever(monkeypat
     child.start()
     child.join(PATIENCE_SECONDS)
     assert child.exitcode == 5
-    monkeypatch.setattr(channels, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", 0.01)
     went_on = 0
     for turn in (turns.policy, turns.trainer, turns.policy):
         with turn():
@@ -171,7 +164,7 @@ def test_a_process_that_died_in_its_turn_keeps_nobody_waiting_for_ever(monkeypat
 @pytest.mark.timeout(PATIENCE_SECONDS)
 def test_nobody_waits_for_a_turn_when_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it does for the death of who had it: the other then writes a checkpoint, for which there is not much time."""
-    monkeypatch.setattr(channels, "TURN_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", 10 * PATIENCE_SECONDS)
     arrows = Channels.create(synchronous=False, take_turns=True)
     child = CONTEXT.Process(target=die_in_a_turn, args=(arrows.turns,))
     child.start()
@@ -192,7 +185,7 @@ def test_without_turns_everybody_goes_on_at_once() -> None:
 
 def test_an_error_in_a_turn_gives_the_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = ProcessorTurns(CONTEXT, StopFlag(CONTEXT))
-    monkeypatch.setattr(channels, "TURN_SECONDS", 10 * PATIENCE_SECONDS)  # a turn that is kept hangs
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", 10 * PATIENCE_SECONDS)  # a turn that is kept hangs
     for turn in (turns.policy, turns.trainer):
         with pytest.raises(ZeroDivisionError), turn():
             raise ZeroDivisionError

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-import checkpoint
-from checkpoint import CheckpointError
-from errors import told
+from drlhp.errors import told
+from drlhp.runtime import checkpoint
+from drlhp.runtime.checkpoint import CheckpointError
+from tests.support import ROOT
 
-ROOT = Path(checkpoint.__file__).parent
 POLICY = {"kind": "policy", "env_id": "CartPole-v1"}
 
 
@@ -63,7 +63,7 @@ def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path) -> None:
         import resource, sys
         from pathlib import Path
         import torch
-        import checkpoint
+        from drlhp.runtime import checkpoint
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
             checkpoint.save(Path(sys.argv[1]), 2, {"weights": torch.ones(100_000)})

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-import checkpoint
-import networks
 import run
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 from a2c.update import Batch, Descent, a2c_update, gradients, ppo_update
-from channels import WeightsBoard
-from config import parse
+from commands.flags import parse
+from commands.run_folder import RunFolder
+from drlhp.errors import UserError
+from drlhp.networks.device import CPU, Recorded, joined, to_device
+from drlhp.runtime import checkpoint
+from drlhp.runtime.weights import WeightsBoard
 from envs import EnvInfo
-from processes import UserError
 from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
-from run_folder import RunFolder
+from tests.support import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOT = "MovingDotNoFrameskip-v0"
 CUDA = torch.device("cuda")
 N_ACTIONS = 6
@@ -102,9 +102,9 @@ def test_only_large_networks_that_share_a_small_processor_take_turns(
 
 @pytest.mark.parametrize(("kind", "actions"), [("pixels", torch.tensor([0, 17, 5])), ("vector", torch.randn(3, 2))])
 def test_what_is_fetched_at_once_is_what_was_on_the_card(kind: Literal["pixels", "vector"], actions: Tensor) -> None:
-    device = CUDA if has_card else networks.CPU
+    device = CUDA if has_card else CPU
     sent = (actions, torch.randn(3), torch.randn(3))
-    fetched = policy(device, kind).fetched(networks.joined(*(tensor.to(device) for tensor in sent)))
+    fetched = policy(device, kind).fetched(joined(*(tensor.to(device) for tensor in sent)))
     for before, after in zip(sent, map(torch.from_numpy, fetched), strict=True):
         assert after.dtype == before.dtype and torch.equal(after, before)
 
@@ -113,7 +113,7 @@ def test_what_is_fetched_at_once_is_what_was_on_the_card(kind: Literal["pixels",
 @pytest.mark.parametrize("kind", ["pixels", "vector"])
 def test_a_recorded_decision_is_what_the_policy_decides_now(kind: Literal["pixels", "vector"]) -> None:
     acting = policy(CUDA, kind)
-    for n in (6, 3) * (networks.Recorded.launched_before + 2):  # each number of environments has a recording
+    for n in (6, 3) * (Recorded.launched_before + 2):  # each number of environments has a recording
         with torch.no_grad():
             for weight in acting.parameters():
                 weight.add_(0.01 * torch.randn_like(weight))
@@ -128,7 +128,7 @@ def test_a_recorded_decision_is_what_the_policy_decides_now(kind: Literal["pixel
 
 
 def test_the_newest_observations_are_kept_for_the_update() -> None:
-    acting = policy(CUDA if has_card else networks.CPU)
+    acting = policy(CUDA if has_card else CPU)
     acting.act(pixels(3), None)
     assert not acting.acted_on
     acting.acted_on = type(acting.acted_on)(maxlen=2)
@@ -138,14 +138,14 @@ def test_the_newest_observations_are_kept_for_the_update() -> None:
     kept = torch.cat(tuple(acting.acted_on))
     assert torch.equal(kept.cpu(), torch.from_numpy(np.concatenate(steps[1:])))
     assert kept.is_contiguous(memory_format=torch.channels_last)
-    chosen = networks.to_device(np.concatenate([actions, actions]), acting.device)
+    chosen = to_device(np.concatenate([actions, actions]), acting.device)
     acting.evaluate(kept, chosen).log_probs.sum().backward()  # tensors of inference mode would refuse
 
 
 @needs_no_card
 def test_what_cannot_be_recorded_is_called_each_time() -> None:
-    twice = networks.Recorded(lambda x: (2 * x,))
-    for i in range(networks.Recorded.launched_before + 2):
+    twice = Recorded(lambda x: (2 * x,))
+    for i in range(Recorded.launched_before + 2):
         assert twice(torch.tensor([float(i)]))[0] == 2 * i
     assert not twice.records
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_recorded_is_called_each_time() -> None:
 @needs_card
 @pytest.mark.parametrize("kind", ["pixels", "vector"])
 def test_a_policy_acts_and_evaluates_alike(kind: Literal["pixels", "vector"]) -> None:
-    on_card, on_cpu = policy(CUDA, kind), policy(networks.CPU, kind)
+    on_card, on_cpu = policy(CUDA, kind), policy(CPU, kind)
     assert torch.equal(flat(on_card), flat(on_cpu))
     observations = pixels(64) if kind == "pixels" else np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
     for noise in (on_cpu.noise(64), None):
@@ -163,7 +163,7 @@ def test_a_policy_acts_and_evaluates_alike(kind: Literal["pixels", "vector"]) ->
         np.testing.assert_allclose(log_probs, evaluation.log_probs.detach(), atol=0.1)
         np.testing.assert_allclose(values, evaluation.values.detach(), atol=0.05)
     np.testing.assert_allclose(on_card.values(observations), values, atol=1e-5)
-    there = [networks.to_device(array, CUDA) for array in (observations, actions)]
+    there = [to_device(array, CUDA) for array in (observations, actions)]
     by_card = on_card.evaluate(*there)
     np.testing.assert_allclose(by_card.log_probs.detach().cpu(), log_probs, atol=1e-4)
     np.testing.assert_allclose(by_card.entropy.detach().cpu(), evaluation.entropy.detach(), atol=0.1)
@@ -176,12 +176,12 @@ def test_an_update_moves_the_weights_alike(algo: str) -> None:
     rng = np.random.default_rng(0)
     actions, advantages = rng.integers(0, N_ACTIONS, 64), rng.normal(size=64).astype(np.float32)
     valid = (np.arange(64) % 9 > 0).astype(np.float32)
-    for device in (CUDA, networks.CPU):
+    for device in (CUDA, CPU):
         updated = policy(device)
         before = flat(updated)
         batch = Batch(
             *(
-                networks.to_device(array, device)
+                to_device(array, device)
                 for array in (observations, actions, np.full(64, -1.8, np.float32), advantages, advantages, valid)
             )
         )
@@ -201,10 +201,10 @@ def test_an_update_moves_the_weights_alike(algo: str) -> None:
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_a_recorded_gradient_is_that_of_the_weights_as_they_are(algo: Literal["a2c", "ppo"]) -> None:
     rng, config, updated = np.random.default_rng(0), PolicyConfig(algo=algo), policy(CUDA)
-    for i in range(networks.Recorded.launched_before + 3):
+    for i in range(Recorded.launched_before + 3):
         numbers = rng.normal(size=(3, 32)).astype(np.float32)
         arrays = [pixels(32, i), rng.integers(0, N_ACTIONS, 32), *numbers, np.ones(32, np.float32)]
-        batch = Batch(*(networks.to_device(array, CUDA) for array in arrays))
+        batch = Batch(*(to_device(array, CUDA) for array in arrays))
         descent = Descent(slice(0, 32), n_valid=32.0, mean=0.1 * i, std=1.0 + i, ent_coef=0.01 * i)
         found = [value.clone() for value in flattened(gradients(updated, batch, config, descent))]
         updated.descending, recorded = None, updated.descending
@@ -224,10 +224,10 @@ def test_a_predictor_settles_normalises_and_rewards_alike(network: Literal["cnn"
     config = replace(PredictorConfig(), reward_predictor_network=network, reward_predictor_uses_actions=True)
     observations, actions = pixels(64), np.arange(64) % N_ACTIONS
     rewards, made = [], []
-    for device in (CUDA, networks.CPU):
+    for device in (CUDA, CPU):
         torch.manual_seed(0)
         predictor = RewardPredictor(PIXELS, config, device)
-        there = [networks.to_device(array, device) for array in (observations, actions)]
+        there = [to_device(array, device) for array in (observations, actions)]
         predictor.settle_batchnorm(*there)
         with torch.inference_mode():
             predictor.fit_normaliser(predictor(*there))
@@ -252,7 +252,7 @@ def test_a_checkpoint_of_a_card_is_one_of_the_cpu(tmp_path: Path) -> None:
     weights = torch.load(path, weights_only=True)["weights"]
     assert {tensor.device.type for tensor in weights.values()} == {"cpu"}
     torch.manual_seed(5)
-    other = policy(networks.CPU)
+    other = policy(CPU)
     checkpoint.fill(other, checkpoint.load(path, kind="policy", env_id="Test-v0")["weights"], path)
     assert torch.equal(flat(other), flat(on_card))
 

@@ -4,16 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-import networks
+import reward_predictor
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
+from drlhp.networks import architectures as networks
+from drlhp.networks import device
+from drlhp.networks.batches import PairBatch
+from drlhp.networks.device import CPU, cpu_has_bf16, trains_in_bf16
 from envs import EnvInfo, env_info
-from pair_batches import PairBatch
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor, preference_loss
 
 needs_bf16 = pytest.mark.skipif(
-    not networks.cpu_has_bf16(), reason="this processor is no quicker with bfloat16, so nothing differs"
+    not cpu_has_bf16(), reason="this processor is no quicker with bfloat16, so nothing differs"
 )
 
 
@@ -52,7 +55,7 @@ def learn_to_point(pong: EnvInfo) -> list[float]:
 @needs_bf16
 def test_a_policy_learns_alike_in_bfloat16_and_float32(pong: EnvInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = learn_to_point(pong)
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: False)
     plain = learn_to_point(pong)
     for curve in (fast, plain):
         assert np.mean(curve[-10:]) > 0.7 > 0.4 > np.mean(curve[:3])  # one of six actions is right
@@ -80,7 +83,7 @@ def test_an_a2c_update_goes_the_same_way_in_bfloat16_and_float32(
     pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = a2c_step(pong)
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: False)
     plain = a2c_step(pong)
     assert torch.cosine_similarity(fast, plain, dim=0) > 0.99
     assert fast.norm() == pytest.approx(plain.norm().item(), rel=0.05)
@@ -111,7 +114,7 @@ def update_after_acting(pong: EnvInfo, network: str, *, keeps: bool) -> torch.Te
 def test_an_update_by_what_acting_computed_moves_the_weights_as_one_that_computes_it_anew(
     network: str, in_bf16: bool, pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: in_bf16)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: in_bf16)
     kept, anew = (update_after_acting(pong, network, keeps=keeps) for keeps in (True, False))
     assert anew.norm() > 0
     torch.testing.assert_close(kept, anew, rtol=0, atol=float(anew.abs().max()) * (2e-2 if in_bf16 else 1e-4))
@@ -153,7 +156,7 @@ def test_the_first_convolution_in_parts_is_the_whole_one(batchnorm: bool, monkey
     wanted = torch.randn(2, len(observations), 64)
     found = []
     for in_parts in (True, False):
-        monkeypatch.setattr(networks, "cpu_has_bf16", lambda whole=not in_parts: whole)
+        monkeypatch.setattr(device, "cpu_has_bf16", lambda whole=not in_parts: whole)
         features = net(observations)
         gradients = torch.autograd.grad((features * wanted).sum(), list(net.parameters()))
         found.append([features.detach(), *gradients])
@@ -161,15 +164,13 @@ def test_the_first_convolution_in_parts_is_the_whole_one(batchnorm: bool, monkey
         torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max()))
 
 
-@pytest.mark.skipif(
-    not networks.trains_in_bf16(networks.CPU), reason="this processor has no bfloat16 arithmetic, so nothing differs"
-)
+@pytest.mark.skipif(not trains_in_bf16(CPU), reason="this processor has no bfloat16 arithmetic, so nothing differs")
 def test_a_reward_predictor_learns_alike_in_bfloat16_and_float32(
     pong: EnvInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast, fast_correlation = learn_preferences(pong)
-    monkeypatch.setattr(networks, "cpu_has_bf16", lambda: False)
-    monkeypatch.setattr(networks, "trains_in_bf16", lambda _: False)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(reward_predictor, "trains_in_bf16", lambda _: False)
     plain, plain_correlation = learn_preferences(pong)
     assert np.mean(fast[-10:]) == pytest.approx(np.mean(plain[-10:]), abs=0.03)
     assert fast_correlation > 0.8 and plain_correlation > 0.8

@@ -24,24 +24,28 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-import person as person_module
-import terminal as terminal_module
-from gatherers import PersonGatherer
-from label_queue import MAX_NOTE, LabelQueue
-from person import NoScreen, Person
-from playback import GUARD_SECONDS, Playback
-from pref_db import Comparison, PrefDB, Segment, encode_frames
-from terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
+from drlhp.data.comparison import Comparison
+from drlhp.data.segment import Segment
+from drlhp.data.views import encode_frames
+from drlhp.labelling.answers import MAX_NOTE
+from drlhp.labelling.queue import LabelQueue
+from drlhp.screens import person as person_module
+from drlhp.screens import terminal as terminal_module
+from drlhp.screens.gatherer import PersonGatherer
+from drlhp.screens.person import NoScreen, Person
+from drlhp.screens.playback import GUARD_SECONDS, Playback
+from drlhp.screens.terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
+from pref_db import PrefDB
+from tests.support import ROOT
 
-ROOT = Path(__file__).parent.parent
 # A person at the terminal, or beside a window, without the rest of the command, whose imports take seconds.
 LABELLING = """
 import itertools, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-import terminal
-from gatherers import PersonGatherer
-from person import NoScreen, open_screen
+from drlhp.screens import terminal
+from drlhp.screens.gatherer import PersonGatherer
+from drlhp.screens.person import NoScreen, open_screen
 from pref_db import Comparison, PrefDB
 db = PrefDB.open(sys.argv[1])
 terminal.GUARD_SECONDS = float(sys.argv[2])

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import viewer
-from label_queue import LabelQueue
-from person import Person
+from drlhp.labelling.queue import LabelQueue
+from drlhp.screens import window as viewer
+from drlhp.screens.person import Person
+from drlhp.screens.window import AnswerWindow, ClipWindow, EpisodeWindow
 from pref_db import PrefDB
-from tests.display import focus, screenshot, xdotool
-from tests.labelling import make_store
-from viewer import AnswerWindow, ClipWindow, EpisodeWindow
+from tests.support import ROOT
+from tests.support.display import focus, screenshot, xdotool
+from tests.support.labelling import make_store
 
 RED, GREEN, BLUE = (200, 30, 40), (40, 190, 60), (30, 60, 210)
-ROOT = Path(viewer.__file__).parent
 
 
 def clip(n_frames: int, colour: tuple[int, int, int], size: tuple[int, int] = (84, 84)) -> np.ndarray:
@@ -543,7 +543,7 @@ def test_frames_of_another_kind_are_refused(window: ClipWindow) -> None:
 @pytest.mark.parametrize("name", [None, ":987654"])
 def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | None) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
-    code = "import viewer\ntry: viewer.open_display()\nexcept viewer.DisplayError as error: print(error)"
+    code = "from drlhp.screens import window as viewer\ntry: viewer.open_display()\nexcept viewer.DisplayError as error: print(error)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from label_queue import LabelQueue
-from label_server import Address, launch, listen, prepare, stop
-from pref_db import Comparison, PrefDB, Segment, encode_frames
+from drlhp.data.comparison import Comparison
+from drlhp.data.segment import Segment
+from drlhp.data.views import encode_frames
+from drlhp.label_server import Address, launch, listen, prepare, stop
+from drlhp.labelling.queue import LabelQueue
+from pref_db import PrefDB
 
 ENV_ID, STEPS = "MovingDotNoFrameskip-v0", 25
 PATIENCE = 600.0  # seconds; on a machine that does other things

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from channels import Channels, WeightsBoard
-from pref_db import Choice, Comparison, Label, PrefDB, Segment
+from drlhp.data.comparison import Choice, Comparison, Label
+from drlhp.data.segment import Segment
+from drlhp.runtime.channels import Channels
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.training.trainer import Trainer
+from pref_db import PrefDB
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
-from reward_trainer import Trainer
 
 ENV_ID, LENGTH, DIMENSIONS = "Test-v0", 5, 3
 VECTORS = PredictorInputs("vector", (DIMENSIONS,), 2, None)

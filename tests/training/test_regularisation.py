@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regularisation import AVERAGED_BATCHES, L2_BOUNDS, L2_START, BagLosses, adapted, decay
+from drlhp.training.regularisation import AVERAGED_BATCHES, L2_BOUNDS, L2_START, BagLosses, adapted, decay
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
 
 LOWEST, HIGHEST = L2_BOUNDS

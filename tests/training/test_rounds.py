@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-import checkpoint
-from channels import WeightsBoard
-from gatherers import SyntheticGatherer
-from initial_rounds import InitialRounds, round_of
-from label_queue import LabelQueue
+from drlhp.labelling.gatherers import SyntheticGatherer
+from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.teachers import SyntheticTeacher
+from drlhp.queries.selection import informativeness
+from drlhp.runtime import checkpoint
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.training.rounds import InitialRounds, round_of
+from drlhp.training.trainer import BATCHES_PER_ROUND
 from pref_db import PrefDB
-from pref_interface import PrefInterface, PrefsConfig, informativeness
+from pref_interface import PrefInterface, PrefsConfig
 from reward_predictor import PredictorCopySpec, RewardPredictor
-from reward_trainer import BATCHES_PER_ROUND
-from teachers import SyntheticTeacher
-from tests.ring import SMALL, VECTORS, Ring, answer, segment
+from tests.support.ring import SMALL, VECTORS, Ring, answer, segment
 from tests.test_run import DOT, answers, run
 
 CONFIG = PrefsConfig(n_initial_prefs=40, n_initial_rounds=4, max_segs=100, query_candidates=100)

@@ -12,18 +12,23 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import checkpoint
-import reward_trainer
-from channels import Channels, ProcessorTurns, WeightsBoard, drain, start_context
-from errors import UserError
-from label_queue import FEW_LABELS, LabelQueue
-from networks import RewardCNN
-from pair_batches import TrainingPair, bootstrap_count
-from pref_db import Choice, Comparison, PrefDB, Segment, is_validation
-from regularisation import L2_START
+from drlhp.data.comparison import Choice, Comparison, is_validation
+from drlhp.data.segment import Segment
+from drlhp.errors import UserError
+from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from drlhp.networks.architectures import RewardCNN
+from drlhp.networks.batches import TrainingPair, bootstrap_count
+from drlhp.runtime import checkpoint
+from drlhp.runtime.channels import Channels, drain
+from drlhp.runtime.start import start_context
+from drlhp.runtime.turns import ProcessorTurns
+from drlhp.runtime.weights import WeightsBoard
+from drlhp.training import trainer as reward_trainer
+from drlhp.training.regularisation import L2_START
+from drlhp.training.trainer import Trainer
+from pref_db import PrefDB
 from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
-from reward_trainer import Trainer
-from tests.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
+from tests.support.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from drlhp.wrapper.settings import Settings
 from examples import wrapper_cleanrl, wrapper_vector_loop
 from pref_db import PrefDB
-from preference_system import Settings
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "wrapper.md").read_text()
 
 

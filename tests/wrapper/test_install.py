@@ -11,7 +11,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 # A user's script, beside folders of their own whose names are those of ours.
 SCRIPT = """
 import envs, networks, run

@@ -23,18 +23,20 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-import checkpoint
 from drlhp import ChildError, HumanPreferencesEnvWrapper, HumanPreferencesVectorEnv, UserError
+from drlhp.errors import PrefDBError
+from drlhp.labelling.answers import Lease, Submission
+from drlhp.labelling.queue import LabelQueue
+from drlhp.runtime import checkpoint
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
-from label_queue import LabelQueue, Lease, Submission
-from pref_db import PrefDB, PrefDBError
-from tests.display import focus, xdotool
+from pref_db import PrefDB
+from tests.support import ROOT
+from tests.support.display import focus, xdotool
 
 TITLE = "better"  # in that of the window
-ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 240.0  # seconds; on a machine that does other things
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
-from spaces import ActionEncoder, ObservationEncoder, SpaceError
+from drlhp.errors import SpaceError
+from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
 
 COLOUR = Box(0, 255, (96, 96, 3), np.uint8)
 

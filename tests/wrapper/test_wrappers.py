@@ -22,7 +22,6 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-import checkpoint
 import drlhp
 from drlhp import (
     CheckpointError,
@@ -32,15 +31,18 @@ from drlhp import (
     SpaceError,
     UserError,
 )
+from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.cutter import SegmentCutter
+from drlhp.data.segment import Segment
+from drlhp.runtime import checkpoint
+from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
+from drlhp.wrapper.system import WrappedEnv
 from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
-from pref_db import Choice, Comparison, PrefDB, Segment
-from preference_system import WrappedEnv
+from pref_db import PrefDB
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
-from segment_cutter import SegmentCutter
-from spaces import ActionEncoder, ObservationEncoder
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
 

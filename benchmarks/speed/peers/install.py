@@ -1,7 +1,7 @@
 """Installs what one of the other implementations needs, at exact versions, in an environment of its own.
 
-python benchmarks/peers/install.py sb3
-python benchmarks/peers/install.py imitation
+python benchmarks/speed/peers/install.py sb3
+python benchmarks/speed/peers/install.py imitation
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES = sorted(path.parent.name for path in PEERS.glob("*/requirements.txt"))
 
 
 def python_of(name: str) -> Path:
-    """The interpreter that runs benchmarks/peers/NAME/run.py."""
+    """The interpreter that runs benchmarks/speed/peers/NAME/run.py."""
     return PEERS / f".venv-{name}" / "bin" / "python"
 
 

@@ -1,12 +1,12 @@
 """What the imitation library's preference comparisons learn on a classic task, with synthetic labels.
 
-benchmarks/peers/.venv-imitation/bin/python benchmarks/peers/imitation/classic.py Pendulum-v1 --seed 0
+benchmarks/speed/peers/.venv-imitation/bin/python benchmarks/speed/peers/imitation/classic.py Pendulum-v1 --seed 0
 
 All settings are those of the library's own tutorial for Pendulum, with a phase for each rollout of its policy.
 """
 
 # mypy: disable-error-code="import-not-found"
-# The packages are in this script's own environment, which benchmarks/peers/install.py makes.
+# The packages are in this script's own environment, which benchmarks/speed/peers/install.py makes.
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from classic_tasks import HORIZON, make, outcome, processor_time
 from imitation.algorithms.preference_comparisons import (
     AgentTrainer,
     BasicRewardTrainer,
@@ -40,6 +39,8 @@ from imitation.util import logger
 from imitation.util.networks import RunningNorm
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+from benchmarks.learning.classic_tasks import HORIZON, make, outcome, processor_time
 
 N_ENVS, ROLLOUT = 8, 2048  # steps of a rollout in all environments
 PPO_SETTINGS: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Speed of the imitation library's preference comparisons on Pong, with synthetic labels.
 
-benchmarks/peers/.venv-imitation/bin/python benchmarks/peers/imitation/run.py --steps 6144
+benchmarks/speed/peers/.venv-imitation/bin/python benchmarks/speed/peers/imitation/run.py --steps 6144
 
 The library does one thing after another: sample trajectories and label pairs, train the reward network, train the
 policy; PHASES times. Its networks and training settings are the defaults, and those of its tutorial for image
@@ -8,7 +8,7 @@ environments where that has others.
 """
 
 # mypy: disable-error-code="import-not-found"
-# The packages are in this script's own environment, which benchmarks/peers/install.py makes.
+# The packages are in this script's own environment, which benchmarks/speed/peers/install.py makes.
 
 from __future__ import annotations
 

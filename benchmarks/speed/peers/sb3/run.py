@@ -1,10 +1,10 @@
 """Speed of Stable-Baselines3's A2C and PPO on Pong's own reward, with RL Zoo's settings for Atari.
 
-benchmarks/peers/.venv-sb3/bin/python benchmarks/peers/sb3/run.py a2c --steps 20000
+benchmarks/speed/peers/.venv-sb3/bin/python benchmarks/speed/peers/sb3/run.py a2c --steps 20000
 """
 
 # mypy: disable-error-code="import-not-found"
-# The packages are in this script's own environment, which benchmarks/peers/install.py makes.
+# The packages are in this script's own environment, which benchmarks/speed/peers/install.py makes.
 
 from __future__ import annotations
 

@@ -1,0 +1,89 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from a2c.model import Policy
+from drlhp.runtime import checkpoint
+from envs import EnvInfo, PreferenceVecEnv, env_info
+from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained policy and, where its run has one, the reward predictor."""
+
+    info: EnvInfo
+    policy: Policy
+    predictor: RewardPredictor | None
+    policy_path: Path
+    folder: Path  # the run's, or the one that holds the checkpoint
+
+    @classmethod
+    def load(cls, place: Path) -> Agent:
+        """Reads a run folder, its policy folder, or a policy checkpoint.
+
+        Raises:
+            CheckpointError: there is no policy, or one that cannot be used.
+        """
+        path = checkpoint.find(place, "policy")
+        whole = path if path.parent.name == "policy" else path.resolve()  # for this may be the policy's folder
+        folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
+        state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
+        info = env_info(state["env_id"])
+        policy = Policy(info, state["network"])
+        checkpoint.fill(policy, state["weights"], path)
+        return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
+
+
+def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
+    """The newest reward predictor of a folder; None if it holds none.
+
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    if not checkpoint.list_checkpoints(folder):
+        return None
+    path = checkpoint.find(folder, "reward_predictor")
+    state = checkpoint.load(path, kind="reward_predictor", env_id=info.env_id)
+    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    predictor = RewardPredictor(inputs, PredictorConfig(**state["config"]))
+    checkpoint.fill(predictor, state["weights"], path)
+    if not predictor.is_finite():
+        raise checkpoint.CheckpointError(
+            f"the training of {path} diverged, so it predicts no numbers; train again with a lower "
+            "--reward_predictor_learning_rate."
+        )
+    return predictor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One agent step of an episode: what was there to see before it, and what it earned."""
+
+    picture: np.ndarray | None  # (H, W, 3) uint8; None if nobody watches the environment
+    true: float
+    predicted: float | None  # None without a reward predictor
+    ends_episode: bool
+
+
+def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterator[Step]:
+    """Plays one episode in an environment of its own, step by step as steps are asked for."""
+    observations, _ = env.reset()
+    memory = np.zeros((len(observations), agent.policy.memory_size), np.float32)
+    done = False
+    while not done:
+        noise = None if deterministic else agent.policy.noise(len(observations))
+        actions = agent.policy.act(observations, noise, memory)[0]
+        picture = env.watch()[0].copy() if env.n_watched else None
+        predicted = None
+        if agent.predictor is not None:
+            predicted = float(agent.predictor.reward(observations, agent.info.carried_out(actions))[0])
+        observations, rewards, terminated, truncated, _ = env.step(actions)
+        done = bool(terminated[0] or truncated[0])
+        yield Step(picture, float(rewards[0]), predicted, done)

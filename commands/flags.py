@@ -1,0 +1,167 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
+from commands.config import RunConfig, settings
+from commands.rules import _validate_ensemble, validate
+from commands.run_folder import read_config
+from drlhp.errors import UserError
+from drlhp.runtime import checkpoint
+from envs import env_info
+from pref_interface import PrefsConfig
+from reward_predictor import PredictorConfig
+
+# Settings of what a run's folder holds: its networks' weights and its clips.
+FIXED = (
+    *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
+    *("clip_steps", "load_prefs_dir"),
+    # And what it began with.
+    *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
+    *("explore_million_timesteps", "n_initial_rounds"),
+)
+
+
+OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
+
+
+INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
+
+
+def parse(arguments: list[str]) -> RunConfig:
+    """The config of a training run from the command line.
+
+    Defaults depend on the environment, the algorithm and what is loaded, so the line is read twice: for these, then
+    with the defaults that they give.
+
+    Raises:
+        UserError, EnvError: a value that cannot work, in one sentence with the fix.
+    """
+    arguments = _with_resumed_mode(arguments)
+    plain = [argument for argument in arguments if argument not in ("-h", "--help")]
+    positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
+    if len(positionals) < 2 and plain != arguments:
+        return _cli(arguments, None)  # prints what is missing, or the help
+    first = _named_in_full(_cli(plain, None))
+    flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
+    named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
+    if first.resume:
+        defaults = RunConfig.from_dict(read_config(Path(first.resume)))
+        if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
+            raise UserError(
+                f"{first.resume} is a run of {defaults.mode} {defaults.env_id}; resume it with these two words."
+            )
+        defaults = dataclasses.replace(defaults, resume=first.resume)
+    else:
+        defaults = defaults_for(first, named)
+    if "million_timesteps" in named and defaults.policy.lr_zero_million_timesteps:
+        lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
+        policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
+        defaults = dataclasses.replace(defaults, policy=policy)
+    if any(name == "teacher" or name.startswith("teacher_") for name in named):
+        defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
+    config = _named_in_full(_cli(arguments, defaults))
+    validate(config)
+    if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
+        raise UserError(
+            "--ui is for people, and a synthetic teacher answers here; leave it out, or leave out --synthetic_prefs "
+            "and --teacher (a run that is resumed: give --no_synthetic_prefs)."
+        )
+    if first.resume:
+        folder = Path(first.resume).resolve()
+        moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent
+        if moves or ("run_name" in named and first.run_name != folder.name):
+            raise UserError("a run that is resumed stays where it is; leave out --run_name and --log_dir.")
+        before, now = settings(defaults.as_dict()), settings(config.as_dict())
+        _check_resumed(before, now)
+        if any(now[name] != before[name] for name in ("query_selection", "disagreement_bonus")):
+            _validate_ensemble(config)
+    return config
+
+
+def _check_resumed(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises UserError if something is to change that a run's folder holds already."""
+    for name in FIXED:
+        if now[name] != before[name]:
+            raise UserError(
+                f"--{name} is {before[name]} for good in a run that is resumed; leave it out, or start a new run."
+            )
+
+
+def _named_in_full(config: RunConfig) -> RunConfig:
+    """The same with the environment's full id: Hopper is short for Hopper-v1."""
+    return dataclasses.replace(config, env_id=env_info(config.env_id).env_id)
+
+
+def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    words = [argument for argument in arguments[:2] if not argument.startswith("-")]  # mode and environment
+    return tyro.cli(RunConfig, prog=" ".join(["run.py", *words]), args=arguments, use_underscores=True, **options)
+
+
+def _with_resumed_mode(arguments: list[str]) -> list[str]:
+    """`run.py --resume FOLDER` alone means the mode and environment of that run."""
+    if arguments and arguments[0] == "--resume" and len(arguments) > 1:
+        values = read_config(Path(arguments[1]))
+        return [str(values.get("mode")), str(values.get("env_id")), *arguments]
+    return arguments
+
+
+def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
+    """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names.
+
+    Args:
+        named: the flags that were given, of which some come before what is tuned.
+    """
+    info = env_info(first.env_id)
+    tuned = dict(info.tuned)
+    if first.mode == "gather_initial_prefs" and "max_prefs" in named:
+        tuned["n_initial_prefs"] = first.prefs.max_prefs  # there are no others
+    elif info.kind == "vector" and "max_prefs" in named:
+        tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
+    algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
+    values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
+    if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
+        values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
+        values |= ALGORITHMS_DEFAULTS[algo]
+    elif info.kind == "vector" and first.policy.million_timesteps != PolicyConfig().million_timesteps:
+        values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
+    if first.policy.load_policy_ckpt_dir:
+        place = Path(first.policy.load_policy_ckpt_dir)
+        state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
+        values["policy_network"] = state["network"]
+    if first.predictor.load_reward_predictor_ckpt_dir:
+        place = Path(first.predictor.load_reward_predictor_ckpt_dir)
+        path = checkpoint.find(place, "reward_predictor")
+        state = checkpoint.load(path, kind="reward_predictor", env_id=first.env_id)
+        if not state.get("pretrained", True) and not first.prefs.load_prefs_dir:
+            raise UserError(
+                f"the training of {path} was stopped before its end; finish it with "
+                f"`python run.py --resume {shlex.quote(str(path.parent.parent))}`, or give --load_prefs_dir."
+            )
+        values |= state["config"]
+        # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
+        values["n_initial_prefs"] = 0
+        values["gather_prefs"] = "max_prefs" in named
+    ensemble_size = first.predictor.ensemble_size
+    if (ensemble_size if "ensemble_size" in named else values.get("ensemble_size", ensemble_size)) == 1:
+        values["query_selection"] = "random"  # one network disagrees with nobody
+    return RunConfig(
+        first.mode,
+        first.env_id,
+        prefs=PrefsConfig(**_of(PrefsConfig, values)),
+        predictor=PredictorConfig(**_of(PredictorConfig, values)),
+        policy=PolicyConfig(**_of(PolicyConfig, values)),
+    )
+
+
+def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that are fields of a part of the config."""
+    return {field.name: values[field.name] for field in dataclasses.fields(part) if field.name in values}

@@ -1,0 +1,152 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from commands.watch import MAX_FILMED_PAIRS, PAIR_HOLD_SECONDS, REFRESH_SECONDS, video_path
+from drlhp.data.comparison import Choice
+from drlhp.errors import UserError
+from drlhp.screens.pictures import pair_picture, write_video
+from drlhp.screens.window import CHOSEN_SIDES, AnswerWindow
+from pref_db import AnswerRow, PrefDB, store_path
+
+ANSWER_WORDS = {"left": "left better", "right": "right better", "equal": "equal", "incomparable": "can't tell"}
+
+
+@dataclass(frozen=True)
+class ShowPrefsConfig:
+    """Steps through a run's comparisons and their answers."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run folder, or its prefs.db."""
+    output: Path | None = None
+    """Write a video (.mp4 or .gif) instead of opening a window; if it exists, the new one is numbered."""
+
+
+def show_prefs_command(arguments: list[str]) -> None:
+    """`run.py show_prefs`: shows answered pairs in a window or, without one, in a video and a table.
+
+    Raises:
+        UserError, PrefDBError, OSError: there is nothing to show, or it cannot be read or written.
+    """
+    config = tyro.cli(ShowPrefsConfig, prog="run.py show_prefs", args=arguments, use_underscores=True)
+    path = store_path(config.run)
+    with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+        answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
+        if not answers:
+            raise UserError(f"{path} holds no answers yet; gather some with gather_initial_prefs.")
+        visible = answers_with_pictures(answers)
+        output = video_path(config.output, path.parent / "show_prefs.mp4") if visible else None
+        if visible and output is None:
+            step_through(visible, len(answers), f"Answers about {db.env_id}")
+            return
+        print_table(answers)
+        if output is not None:
+            newest = visible[-MAX_FILMED_PAIRS:]
+            written = write_video(output, film_of_pairs(newest, len(answers)), newest[0].fps, keep=True)
+            print(f"Video of the newest {len(newest)}: {written}", flush=True)
+        else:
+            print(f"The segments of {db.env_id} hold numbers and no clips, so there is nothing more to show.")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stored answer; segments are read when asked for and not kept, since there may be thousands."""
+
+    number: int
+    row: AnswerRow
+    db: PrefDB
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Ids of the segments on the left and on the right."""
+        return (self.row.b, self.row.a) if self.row.flip else (self.row.a, self.row.b)
+
+    @property
+    def side(self) -> str:
+        """The answer as a key of ANSWER_WORDS."""
+        if self.row.choice in (Choice.A, Choice.B):
+            return "left" if (self.row.choice == Choice.A) != self.row.flip else "right"
+        return self.row.choice.value
+
+    @property
+    def time(self) -> str:
+        return f"{datetime.fromtimestamp(self.row.answered_at):%Y-%m-%d %H:%M}"
+
+    @property
+    def fps(self) -> float:
+        return self.db.stored_segment(self.row.a).fps
+
+    def caption(self, n_answers: int) -> str:
+        words = ANSWER_WORDS[self.side]
+        return f"{self.number}/{n_answers}  answer: {words}, by {self.row.teacher}, {self.time}"
+
+    def clips(self) -> tuple[np.ndarray, np.ndarray]:
+        """(T, H, W, 3) uint8 of the left and the right segment."""
+        left, right = (self.db.segment(segment_id).frames() for segment_id in self.shown)
+        return left, right
+
+    def true_rewards(self) -> tuple[float, float]:
+        """Sums over the left and the right segment."""
+        left, right = (self.db.stored_segment(segment_id).decode().rewards.sum() for segment_id in self.shown)
+        return float(left), float(right)
+
+    def has_clips(self) -> bool:
+        """Whether both segments have pictures to show."""
+        segments = (self.db.segment(segment_id) for segment_id in self.shown)
+        return all(segment.is_pixels or segment.view is not None for segment in segments)
+
+
+def answers_with_pictures(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Those that can be shown. All are, where observations are pictures; of vectors, those with a clip for people."""
+    if answers[0].db.segment(answers[0].row.a).is_pixels:
+        return answers
+    return [answer for answer in answers if answer.has_clips()]
+
+
+def step_through(answers: Sequence[Answer], n_answers: int, title: str) -> None:
+    """Shows one answer after the other in a window, on and back by key, until it is closed."""
+    window = AnswerWindow(title)
+    try:
+        index, shown = 0, -1
+        while True:
+            if index != shown:
+                answer, shown = answers[index], index
+                window.show(*answer.clips(), answer.fps, answer.caption(n_answers), answer.side)
+            for key in window.tick():
+                if key == "close":
+                    return
+                index = min(max(index + (1 if key == "next" else -1), 0), len(answers) - 1)
+            time.sleep(REFRESH_SECONDS)
+    finally:
+        window.close()
+
+
+def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndarray]:
+    """Each pair once, the shorter clip holding its last frame, with the answer below."""
+    for answer in answers:
+        left, right = answer.clips()
+        n_frames = max(len(left), len(right))
+        for i in range(n_frames + round(PAIR_HOLD_SECONDS * answer.fps)):
+            frames = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
+            yield pair_picture(*frames, CHOSEN_SIDES[answer.side], caption=answer.caption(n_answers))
+
+
+def print_table(answers: Sequence[Answer]) -> None:
+    """A line for each answer, with the true rewards that nobody saw who gave it."""
+    width = max(12, *(len(answer.row.teacher) for answer in answers))
+    print(f"{'number':>6}  {'teacher':<{width}} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
+    for answer in answers:
+        left, right = answer.true_rewards()
+        words = ANSWER_WORDS[answer.side]
+        print(f"{answer.number:>6}  {answer.row.teacher:<{width}} {words:<12} {left:>12g} {right:>12g}  {answer.time}")

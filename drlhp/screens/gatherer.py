@@ -1,0 +1,62 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from drlhp.errors import PrefDBError
+from drlhp.labelling.answers import LABELLER, Who
+from drlhp.labelling.gatherers import Answered, PreferenceGatherer, QueueGatherer
+from drlhp.screens.person import Person, Presses, Screen, Ui, open_screen
+from pref_db import PrefDB
+
+PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
+
+
+class PersonGatherer(QueueGatherer):
+    """One person answers at this screen; others may help from elsewhere."""
+
+    ahead = PERSON_AHEAD
+
+    def __init__(
+        self,
+        db: PrefDB,
+        screen: Screen,
+        presses: Presses | None = None,
+        labeller: str = LABELLER,
+        who: Who = "run",
+    ) -> None:
+        super().__init__(db, who)
+        self.person = Person(self.queue, screen, presses, labeller)
+        self._helped = False
+
+    @property
+    def ended(self) -> bool:
+        return self.person.ended and not self._helped
+
+    def drain(self) -> list[Answered]:
+        self.person.step()
+        return super().drain()
+
+    def tell(self, status: str, state: dict[str, Any]) -> None:
+        self._look()  # what cannot be shown has been taken back
+        super().tell(status, state)
+        # Whether somebody answers the run's questions through `label`.
+        self._helped = self.person.ended and self.who == "run" and self.queue.goes_on("label")
+        self.person.status = status
+        self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
+        self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
+
+    def _news(self, status: str) -> dict[str, Any]:
+        return {**super()._news(status), "labellers": [] if self.person.ended else [self.person.labeller]}
+
+    def close(self) -> None:
+        self.person.close()
+        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+            self.queue.beat(self.who, {"status": self._told, "labellers": []})
+
+
+def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, who: Who = "run") -> PreferenceGatherer:
+    """Who is asked where people label: the person at this screen. Raises DisplayError."""
+    return PersonGatherer(db, *open_screen(ui), labeller, who)
