@@ -69,7 +69,7 @@ from drlhp.runtime.weights import WeightsBoard
 from drlhp.screens.gatherer import gatherer_for
 from drlhp.screens.window import EncodedFrames
 from drlhp.training.rounds import InitialRounds
-from drlhp.training.trainer import Trainer, run_trainer
+from drlhp.training.trainer import Trainer, TrainerSpec, run_trainer
 from envs import draw_states, env_info
 from pref_db import PrefDB, store_path
 from pref_interface import PrefInterface, teacher_of
@@ -235,29 +235,29 @@ class Run:
         """The trainer, which leaves as soon as there is nothing to train."""
         config = self.config
         freeze = not gathers(self.config)
-        arguments: dict[str, Any] = {
-            "inputs": self.predictor_inputs,
-            "env_id": config.env_id,
-            "config": config.predictor,
-            "board": self.board,
-            "run_dir": self.path,
-            "seed": config.seed,
+        spec = TrainerSpec(
+            inputs=self.predictor_inputs,
+            env_id=config.env_id,
+            config=config.predictor,
+            board=self.board,
+            run_dir=self.path,
+            seed=config.seed,
             # With nobody to ask, training starts with the labels that there are.
-            "n_initial_prefs": config.prefs.labels_to_start() if gathers(self.config) else 0,
-            "freeze": freeze,
-            "improve": config.mode == "pretrain_reward_predictor",
-            "resume": bool(config.resume),
-            "device": self.device,
-            "rollout_steps": config.policy.n_envs * config.policy.n_steps,
-            "n_initial_rounds": config.prefs.n_initial_rounds,
-            "query_board": self.query_board,
-        }
+            n_initial_prefs=config.prefs.labels_to_start() if gathers(self.config) else 0,
+            freeze=freeze,
+            improve=config.mode == "pretrain_reward_predictor",
+            resume=bool(config.resume),
+            device=self.device,
+            rollout_steps=config.policy.n_envs * config.policy.n_steps,
+            n_initial_rounds=config.prefs.n_initial_rounds,
+            query_board=self.query_board,
+        )
         if config.synchronous:
-            trainer = Trainer(channels=self.channels, **arguments)
+            trainer = Trainer(self.channels, spec)
             self.local.append(trainer)
             finished: Callable[[], bool] = lambda: trainer.finished  # noqa: E731
         else:
-            self.children.start("reward predictor", run_trainer, self._n_threads(), arguments)
+            self.children.start("reward predictor", run_trainer, replace(spec, n_threads=self._n_threads()))
             finished = lambda: self.children.has_finished("reward predictor")  # noqa: E731
         if config.mode == "pretrain_reward_predictor":
             self.done = finished

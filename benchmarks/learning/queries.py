@@ -42,7 +42,7 @@ from drlhp.labelling.teachers import SyntheticTeacher
 from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.machine import machine
-from drlhp.training.trainer import Trainer
+from drlhp.training.trainer import Trainer, TrainerSpec
 from envs import env_info, make_vec_env
 from pref_db import PrefDB
 from pref_interface import PrefInterface
@@ -137,8 +137,18 @@ def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trai
     info = env_info(config.env_id)
     inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
     channels = Channels.create(synchronous=True, take_turns=False)
-    flags: dict[str, Any] = {"seed": seed, "n_initial_prefs": 1, "freeze": True, "resume": False}
-    return trainer_of(inputs, info.env_id, config.predictor, channels, None, folder, **flags)
+    spec = TrainerSpec(
+        inputs=inputs,
+        env_id=info.env_id,
+        config=config.predictor,
+        board=None,
+        run_dir=folder,
+        seed=seed,
+        n_initial_prefs=1,
+        freeze=True,
+        resume=False,
+    )
+    return trainer_of(channels, spec)
 
 
 def fit(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer]) -> RewardPredictor:

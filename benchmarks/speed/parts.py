@@ -35,7 +35,7 @@ from drlhp.networks.device import to_device
 from drlhp.runtime.channels import Channels, offer
 from drlhp.runtime.processes import Children
 from drlhp.runtime.weights import WeightsBoard
-from drlhp.training.trainer import Intervals, Trainer
+from drlhp.training.trainer import Intervals, Trainer, TrainerSpec
 from envs import env_info, make_vec_env
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
@@ -159,8 +159,19 @@ def make_trainer(run_dir: Path, **changes: Any) -> Trainer:
     config = dataclasses.replace(pong_config().predictor, **changes)
     channels = Channels.create(synchronous=True, take_turns=False)
     board = WeightsBoard(RewardPredictor(predictor_inputs(), config), None)
-    arguments: dict[str, Any] = {"device": device(), "seed": 0, "n_initial_prefs": 0, "freeze": False, "resume": False}
-    return Trainer(predictor_inputs(), PONG, config, channels, board, run_dir, **arguments)
+    spec = TrainerSpec(
+        inputs=predictor_inputs(),
+        env_id=PONG,
+        config=config,
+        board=board,
+        run_dir=run_dir,
+        device=device(),
+        seed=0,
+        n_initial_prefs=0,
+        freeze=False,
+        resume=False,
+    )
+    return Trainer(channels, spec)
 
 
 def predictor_update(

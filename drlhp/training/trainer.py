@@ -24,6 +24,7 @@ from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count
 from drlhp.networks.device import CPU, use_threads
 from drlhp.runtime import checkpoint
 from drlhp.runtime.channels import Channels, Report, drain
+from drlhp.runtime.curves import Curves
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.training.regularisation import L2_START, BagLosses, adapted, decay
@@ -66,50 +67,58 @@ class Intervals:
     receive: int = 1  # new labels
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainerSpec:
+    """Describes a trainer to the process that runs it."""
+
+    inputs: PredictorInputs
+    env_id: str
+    config: PredictorConfig
+    run_dir: Path
+    """Holds the store of labels, and receives checkpoints and curves."""
+    board: WeightsBoard | None
+    """Carries the weights to the policy; None if no policy uses them."""
+    seed: int
+    n_initial_prefs: int
+    """Labels that pretraining waits for."""
+    freeze: bool
+    """Finish after pretraining."""
+    resume: bool
+    """Continue from this run's newest checkpoint, if there is one."""
+    improve: bool = False
+    """Pretrain on these labels even a predictor that another run has pretrained."""
+    device: torch.device = CPU
+    n_threads: int = 1
+    """CPU threads of the trainer's own process once the policy learns."""
+    intervals: Intervals = Intervals()
+    rollout_steps: int = 0
+    """Agent steps that the policy takes at a time."""
+    n_initial_batches: int | None = None
+    """End pretraining after these batches, or if frozen not before them; None leaves the end to the loss."""
+    make_network: networks.MakeNetwork | None = None
+    """Makes a user's own network, in place of those that `config` names."""
+    n_initial_rounds: int = 1
+    """Rounds of initial labels; after each, what it has taught goes to `query_board`."""
+    query_board: WeightsBoard | None = None
+
+
 class Trainer:
     """Owns the predictor's weights: waits for the initial labels, pretrains, then trains as the policy goes on."""
 
-    def __init__(
-        self,
-        inputs: PredictorInputs,
-        env_id: str,
-        config: PredictorConfig,
-        channels: Channels,
-        board: WeightsBoard | None,
-        run_dir: Path,
-        *,
-        seed: int,
-        n_initial_prefs: int,
-        freeze: bool,
-        resume: bool,
-        improve: bool = False,
-        device: torch.device = CPU,
-        intervals: Intervals = Intervals(),
-        rollout_steps: int = 0,
-        n_initial_batches: int | None = None,
-        make_network: networks.MakeNetwork | None = None,
-        n_initial_rounds: int = 1,
-        query_board: WeightsBoard | None = None,
-    ) -> None:
-        """Reads the store of a run folder.
-
-        Args:
-            improve: pretrain what another run has pretrained on these labels too.
-            rollout_steps: agent steps that the policy takes at a time.
-            n_initial_batches: they end the pretraining, or if frozen are its least; None leaves it to the loss.
-            n_initial_rounds: in which the initial labels come; what each has taught goes to `query_board`.
-        """
-        torch.manual_seed(seed)
-        self.inputs, self.intervals, self.n_initial_batches = inputs, intervals, n_initial_batches
+    def __init__(self, channels: Channels, spec: TrainerSpec) -> None:
+        """Reads the store of a run folder."""
+        torch.manual_seed(spec.seed)
+        inputs, config, device, make_network = spec.inputs, spec.config, spec.device, spec.make_network
+        self.inputs, self.intervals, self.n_initial_batches = inputs, spec.intervals, spec.n_initial_batches
         self.env_id, self.config, self.channels, self.board, self.run_dir = (
-            env_id,
+            spec.env_id,
             config,
             channels,
-            board,
-            run_dir,
+            spec.board,
+            spec.run_dir,
         )
-        self.n_initial_prefs, self.freeze, self.rollout_steps = n_initial_prefs, freeze, rollout_steps
-        self.n_initial_rounds, self.query_board = n_initial_rounds, query_board
+        self.n_initial_prefs, self.freeze, self.rollout_steps = spec.n_initial_prefs, spec.freeze, spec.rollout_steps
+        self.n_initial_rounds, self.query_board = spec.n_initial_rounds, spec.query_board
         self._rounds_learned = 0
         self.own_network = make_network is not None
         self.learner = RewardPredictor(inputs, config, device, make_network)
@@ -123,8 +132,8 @@ class Trainer:
             lr=config.reward_predictor_learning_rate,
             weight_decay=0.0 if config.l2 == "adaptive" else config.l2,
         )
-        self.rng = np.random.default_rng(seed)
-        self.db = PrefDB.open(run_dir / "prefs.db", read_only=True)
+        self.rng = np.random.default_rng(spec.seed)
+        self.db = PrefDB.open(spec.run_dir / "prefs.db", read_only=True)
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
         self.last_seq = 0
@@ -139,10 +148,10 @@ class Trainer:
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=50)
         self._best: tuple[float, dict[str, Any]] = (float("inf"), {})  # validation loss and weights
         self._gained = (float("inf"), 0)  # validation loss and epoch of the last gain that counted
-        self._writer: Any = None
+        self.curves = Curves(self.run_dir, "reward_predictor")
         self._reported = 0.0
-        self._load(resume)
-        if improve and not self.batches:
+        self._load(spec.resume)
+        if spec.improve and not self.batches:
             self.pretrained = False
 
     @property
@@ -426,19 +435,16 @@ class Trainer:
             self.board.publish(self.predictor)
 
     def _log(self) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # slow to import: only where it is used
-
-            self._writer = SummaryWriter(str(self.run_dir / "events" / "reward_predictor"))
-        for split, values in (("training", self.training), ("validation", self.validation)):
-            for name, value in values.items():
-                self._writer.add_scalar(f"reward_predictor/{split}_{name}", value, self.batches)
+        """Writes a point of each curve."""
+        values: dict[str, float] = {}
+        for split, measured in (("training", self.training), ("validation", self.validation)):
+            values |= {f"reward_predictor/{split}_{name}": value for name, value in measured.items()}
         for name, of_members in {**self.member_losses(), "l2": self.l2}.items():
-            self._writer.add_scalar(f"reward_predictor/{name}", np.mean(of_members), self.batches)
-            for i, of_member in enumerate(of_members):
-                self._writer.add_scalar(f"reward_predictor_members/{name}_{i}", of_member, self.batches)
-        self._writer.add_scalar("reward_predictor/labels", len(self.pairs), self.batches)
-        self._writer.add_scalar("reward_predictor/labels_trained", self.labels_trained, self.batches)
+            values[f"reward_predictor/{name}"] = float(np.mean(of_members))
+            values |= {f"reward_predictor_members/{name}_{i}": value for i, value in enumerate(of_members)}
+        values["reward_predictor/labels"] = len(self.pairs)
+        values["reward_predictor/labels_trained"] = self.labels_trained
+        self.curves.add(values, self.batches)
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -523,8 +529,7 @@ class Trainer:
         if self.batches and self.learner.is_finite():  # else the newest checkpoint is what can be gone on with
             self.save()
         self.db.close()
-        if self._writer is not None:
-            self._writer.close()
+        self.curves.close()
 
 
 def _summed(measured: Iterable[tuple[float, int, int]]) -> dict[str, float]:
@@ -538,19 +543,14 @@ def _summed(measured: Iterable[tuple[float, int, int]]) -> dict[str, float]:
     }
 
 
-def run_trainer(channels: Channels, n_threads: int, trainer_arguments: dict[str, Any]) -> None:
-    """Body of the trainer's process: steps until told to stop or done.
-
-    Args:
-        n_threads: CPU threads of the arithmetic in this process, once the policy learns.
-        trainer_arguments: the remaining arguments of `Trainer`.
-    """
+def run_trainer(channels: Channels, spec: TrainerSpec) -> None:
+    """Body of the trainer's process: steps until told to stop or done."""
     use_threads(n_cores())  # until the policy starts nobody else computes
-    trainer = Trainer(channels=channels, **trainer_arguments)
+    trainer = Trainer(channels, spec)
     try:
         while not channels.stop.is_set() and not trainer.finished:
             if trainer.pretrained:
-                use_threads(n_threads)
+                use_threads(spec.n_threads)
             if not trainer.step():
                 channels.stop.wait(0.02)
     finally:

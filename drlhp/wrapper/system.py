@@ -44,7 +44,7 @@ from drlhp.runtime.processes import Children
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.window import ClipWindow, DisplayError, open_display
-from drlhp.training.trainer import Intervals, run_trainer
+from drlhp.training.trainer import Intervals, TrainerSpec, run_trainer
 from drlhp.wrapper.folders import new_folder, predictor_checkpoint, preferences
 from drlhp.wrapper.settings import Settings, plain
 from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
@@ -337,33 +337,33 @@ class PreferenceSystem:
             config = replace(config, load_reward_predictor_ckpt_dir=str(start))
             if state["pretrained"]:
                 board.publish(predictor)  # its rewards count at once
-        arguments = {
-            "inputs": self.info.inputs,
-            "env_id": self.info.env_id,
-            "config": config,
-            "board": board,
-            "run_dir": self.run_dir,
-            "seed": settings.seed,
-            "n_initial_prefs": settings.n_initial_prefs if settings.collect_prefs else 0,
-            "freeze": not settings.collect_prefs,
-            "resume": False,
-            "improve": not settings.collect_prefs,
-            "intervals": Intervals(
+        spec = TrainerSpec(
+            inputs=self.info.inputs,
+            env_id=self.info.env_id,
+            config=config,
+            board=board,
+            run_dir=self.run_dir,
+            seed=settings.seed,
+            n_initial_prefs=settings.n_initial_prefs if settings.collect_prefs else 0,
+            freeze=not settings.collect_prefs,
+            resume=False,
+            improve=not settings.collect_prefs,
+            n_threads=max(1, n_cores() // 2),
+            intervals=Intervals(
                 publish=settings.reward_predictor_refresh_interval,
                 measure=settings.validation_interval,
                 receive=settings.reward_database_refresh_interval,
             ),
-            "n_initial_batches": settings.n_initial_training_steps,
-            "make_network": settings.make_network,
-        }
+            n_initial_batches=settings.n_initial_training_steps,
+            make_network=settings.make_network,
+        )
         self.children.start(
             "reward predictor",
             logged,
             self.run_dir / "reward_predictor.log",
             settings.reward_predictor_log_level,
             run_trainer,
-            max(1, n_cores() // 2),
-            arguments,
+            spec,
         )
 
     # Stepping

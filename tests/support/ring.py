@@ -8,7 +8,7 @@ from drlhp.data.comparison import Choice, Comparison, Label
 from drlhp.data.segment import Segment
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.weights import WeightsBoard
-from drlhp.training.trainer import Trainer
+from drlhp.training.trainer import Trainer, TrainerSpec
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
 
@@ -64,13 +64,12 @@ class Ring:
         n_initial_rounds: int = 1,
         query_board: WeightsBoard | None = None,
     ) -> Trainer:
-        trainer = Trainer(
-            VECTORS,
-            ENV_ID,
-            config,
-            self.channels,
-            self.board,
-            self.folder,
+        spec = TrainerSpec(
+            inputs=VECTORS,
+            env_id=ENV_ID,
+            config=config,
+            board=self.board,
+            run_dir=self.folder,
             seed=0,
             n_initial_prefs=n_initial,
             freeze=freeze,
@@ -79,6 +78,7 @@ class Ring:
             n_initial_rounds=n_initial_rounds,
             query_board=query_board,
         )
+        trainer = Trainer(self.channels, spec)
         self.trainers.append(trainer)
         return trainer
 

@@ -25,7 +25,7 @@ from drlhp.runtime.turns import ProcessorTurns
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.training import trainer as reward_trainer
 from drlhp.training.regularisation import L2_START
-from drlhp.training.trainer import Trainer
+from drlhp.training.trainer import Trainer, TrainerSpec
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
 from tests.support.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
@@ -57,8 +57,18 @@ def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: boo
     config = replace(SMALL, reward_predictor_normalises_pixels=normalises)
     board = WeightsBoard(RewardPredictor(inputs, config), None)
     channels = Channels.create(synchronous=True, take_turns=False)
-    options = {"seed": 0, "n_initial_prefs": 12, "freeze": False, "resume": False}
-    trainer = Trainer(inputs, ENV_ID, config, channels, board, tmp_path, **options)  # type: ignore[arg-type]
+    spec = TrainerSpec(
+        inputs=inputs,
+        env_id=ENV_ID,
+        config=config,
+        board=board,
+        run_dir=tmp_path,
+        seed=0,
+        n_initial_prefs=12,
+        freeze=False,
+        resume=False,
+    )
+    trainer = Trainer(channels, spec)
     pretrain(trainer)
     train(trainer, 2)
     learned = PredictorCopySpec(inputs, config, board).build()

@@ -1,0 +1,51 @@
+"""The TensorBoard curves that a process writes while it trains."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class Curves:
+    """The curves of one part of a run, in `events/<part>` of the run folder.
+
+    A process that writes no point makes no file and does not import TensorBoard.
+    """
+
+    def __init__(self, run_dir: Path, part: str) -> None:
+        self.folder = run_dir / "events" / part
+        self._writer: SummaryWriter | None = None
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._n_counted = 0
+
+    def count(self, values: Mapping[str, float]) -> None:
+        """Takes in the values of one update, for the next `means`."""
+        for name, value in values.items():
+            self._sums[name] += value
+        self._n_counted += 1
+
+    def means(self) -> dict[str, float]:
+        """Returns the means of what was counted since the last call, few updates at first if the run was resumed."""
+        means = {name: total / self._n_counted for name, total in self._sums.items()}
+        self._sums.clear()
+        self._n_counted = 0
+        return means
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        """Writes one point of each of these curves."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            self._writer = SummaryWriter(str(self.folder))
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Writes what is still in memory to the disk."""
+        if self._writer is not None:
+            self._writer.close()
