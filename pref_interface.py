@@ -23,7 +23,7 @@ from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
 from drlhp.queries.ordering import OrderingQueries
 from drlhp.queries.schedule import LabelSchedule, labels_due
 from drlhp.queries.selection import CENTRES, NEWEST_SHARE, QuerySelection, informativeness, looks
-from drlhp.runtime.channels import Channels, drain, offer
+from drlhp.runtime.channels import Channels, drain
 from drlhp.screens.person import Ui
 from pref_db import PrefDB
 
@@ -145,7 +145,7 @@ class PrefInterface:
     ) -> None:
         self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
         # Where there is no trainer, no labels are initial ones.
-        self._initial = config.labels_to_start() if channels.labels is not None else 0
+        self._initial = config.labels_to_start() if channels.bell is not None else 0
         self.n_initial = LabelQueue(db).labels_to_start(self._initial)
         self.goal, self.annealed_over, self.rounds = goal, annealed_over, rounds
         self.rng = np.random.default_rng(seed)
@@ -187,12 +187,12 @@ class PrefInterface:
 
     @property
     def _may_start_now(self) -> bool:
-        return self._asks_initial and self.channels.labels is not None and self.n_labels >= FEW_LABELS
+        return self._asks_initial and self.channels.bell is not None and self.n_labels >= FEW_LABELS
 
     def _what_goes_on(self) -> str:
         """What the run does without labels from now on."""
         missing = min(self.n_initial, FEW_LABELS) - self.n_labels
-        if missing > 0 and self.channels.labels is not None:
+        if missing > 0 and self.channels.bell is not None:
             place = shlex.quote(str(self.db.path.parent))
             return f"training waits for {missing} labels more, which `python run.py label {place}` gives"
         return "training goes on"
@@ -210,7 +210,7 @@ class PrefInterface:
     @property
     def _asks_initial(self) -> bool:
         """Whether the initial labels are still asked for, which training waits for, if there is any."""
-        return self.n_labels < (self.config.n_initial_prefs if self.channels.labels is None else self.n_initial)
+        return self.n_labels < (self.config.n_initial_prefs if self.channels.bell is None else self.n_initial)
 
     @property
     def _asks_in_rounds(self) -> bool:
@@ -387,7 +387,7 @@ class PrefInterface:
         return bool(comparisons)
 
     def _deliver(self, answered: list[Answered]) -> bool:
-        """Hands labels to the trainer, which finds those for which its queue is full in the store."""
+        """Counts new answers, and rings for the trainer, which reads its labels from the store."""
         if not answered:
             return False
         if self.ordering is not None:
@@ -397,11 +397,8 @@ class PrefInterface:
             self._warn_of_ties()
         if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
             self.n_answers = self.db.n_answers()
-        if self.channels.labels is None:
-            return True  # no trainer in this run
-        for one in answered:
-            if one.label is not None:
-                offer(self.channels.labels, one.label)
+        if self.channels.bell is not None and any(one.label is not None for one in answered):
+            self.channels.bell.set()
         return True
 
     def _warn_of_ties(self) -> None:

@@ -205,7 +205,7 @@ class Run:
         gatherer = self._gatherer(db)
         self.teacher_is_person = self.people_watch = gatherer.is_person
         if config.mode == "gather_initial_prefs":
-            self.channels.labels = None  # there is no trainer to read them; they are in the store
+            self.channels.bell = None  # no trainer listens
         self.interface = PrefInterface(
             db,
             gatherer,

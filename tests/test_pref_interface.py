@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 import os
-import queue
 import re
 import shutil
 import threading
@@ -29,7 +28,8 @@ from drlhp.labelling.queue import FEW_LABELS, LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher
 from drlhp.queries.schedule import labels_due
 from drlhp.queries.selection import QuerySelection, informativeness, looks
-from drlhp.runtime.channels import SEGMENT_QUEUE_SIZE, Channels, drain
+from drlhp.runtime.channels import SEGMENT_QUEUE_SIZE, Channels
+from drlhp.runtime.turns import StopFlag
 from drlhp.screens import person
 from drlhp.screens.gatherer import PERSON_AHEAD, PersonGatherer
 from drlhp.screens.person import LEAST_PACES, TerminalLines
@@ -176,6 +176,25 @@ def test_looks_are_of_one_size_whatever_the_segments_length() -> None:
     assert looks(Segment(ENV_ID, vectors, *rest, stack=1, policy_step=0, seed=0, fps=15.0)).tolist()[-2:] == [6, 7]
 
 
+class Listener(StopFlag):
+    """A bell whose trainer reads the store as soon as it rings."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(None)
+        self.db = PrefDB.open(store, read_only=True)
+        self.heard: list[Label] = []
+        self._last_seq = 0
+
+    def set(self) -> None:
+        new = self.db.labels(after=self._last_seq)
+        assert new, "the bell rings once the label is in the store, and only for a new one"
+        self.heard += new
+        self._last_seq = max(label.seq for label in new)
+
+    def close(self) -> None:
+        self.db.close()
+
+
 class Ring:
     """A store and queues without a trainer; interfaces are closed at the end."""
 
@@ -183,6 +202,7 @@ class Ring:
         self.path = folder / "prefs.db"
         PrefDB.create(self.path, ENV_ID, LENGTH).close()
         self.channels = Channels.create(synchronous=True, take_turns=False)
+        self.channels.bell = self.trainer = Listener(self.path)
         self.interfaces: list[PrefInterface] = []
         self.segments = (segment(seed, (float(seed), 0.0, 0.0)) for seed in itertools.count())
 
@@ -215,11 +235,14 @@ class Ring:
             self.channels.segments.put_nowait(one)
 
     def labels(self) -> list[Label]:
-        return drain(self.channels.labels)
+        """What the trainer has read since the last call."""
+        heard, self.trainer.heard = self.trainer.heard, []
+        return heard
 
     def close(self) -> None:
         for interface in self.interfaces:
             interface.close()
+        self.trainer.close()
 
 
 @pytest.fixture
@@ -293,7 +316,7 @@ def test_initial_labels_are_about_as_many_segments_as_there_are(ring: Ring) -> N
 
 
 def test_labels_that_are_only_gathered_wait_for_a_full_pool_too(ring: Ring) -> None:
-    ring.channels.labels = None
+    ring.channels.bell = None
     interface = ring.interface(n_initial=10, goal=10, max_segs=20)
     ring.act(19)
     interface.step()
@@ -363,16 +386,16 @@ def test_the_pool_holds_the_newest_segments(ring: Ring) -> None:
 
 
 def test_a_slow_trainer_keeps_nobody_waiting_and_all_labels_are_in_the_store(ring: Ring) -> None:
-    ring.channels.labels = queue.Queue(1)
+    ring.channels.bell = StopFlag(None)
     interface = ring.interface(n_initial=30, goal=30)
     ring.act(10)
     step_until(interface, lambda: interface.n_labels == 30)
-    assert ring.channels.labels.full(), "so that it looks into the store"
+    assert ring.channels.bell.is_set(), "so that it looks into the store"
     assert len(interface.db.labels()) == 30
 
 
 def test_labels_are_gathered_where_there_is_no_trainer(ring: Ring) -> None:
-    ring.channels.labels = None
+    ring.channels.bell = None
     interface = ring.interface(n_initial=5, goal=5)
     ring.act(10)
     step_until(interface, lambda: interface.n_labels == 5)

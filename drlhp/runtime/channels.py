@@ -1,6 +1,8 @@
 """The arrows of the ring: what crosses between the processes, each with one writer and one reader.
 
-    a2c --Segment--> pref_interface --Label--> reward_predictor --weights--> a2c
+    a2c --Segment--> pref_interface --bell--> reward_predictor --weights--> a2c
+
+Labels cross in the store: each is committed to disk, then the bell rings, and the trainer reads the store.
 
 The same objects serve `--synchronous` runs, with queues that stay inside one process.
 """
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     pass
 
 SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
-LABEL_QUEUE_SIZE = 1024
 
 
 def peak_memory_mb() -> float:
@@ -66,7 +67,7 @@ class Channels:
     """Everything that a process may share with the others."""
 
     segments: Any  # Queue[Segment], a2c -> pref_interface; full: the segment is dropped and counted
-    labels: Any  # Queue[Label], pref_interface -> reward_predictor; full: dropped, for the reader looks into the store
+    bell: StopFlag | None  # the store has new labels: pref_interface sets it, the trainer clears it; None: no trainer
     reports: Any  # Queue[Report | Failure], children -> main
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: StopFlag  # finish the step, checkpoint, leave
@@ -85,7 +86,7 @@ class Channels:
             stop = StopFlag(None)
             return cls(
                 queue.Queue(SEGMENT_QUEUE_SIZE),
-                queue.Queue(),
+                StopFlag(None),
                 queue.Queue(),
                 queue.Queue(1),
                 stop,
@@ -101,7 +102,7 @@ class Channels:
         stop = StopFlag(context)
         return cls(
             _queue(context, SEGMENT_QUEUE_SIZE),
-            _queue(context, LABEL_QUEUE_SIZE),
+            StopFlag(context),
             _queue(context),
             _queue(context, 1),
             stop,
@@ -138,7 +139,7 @@ class Channels:
 
     def close(self) -> None:
         """Gives back the queues' pipes and threads, once every other process has left; what lies in them is lost."""
-        for channel in (self.segments, self.labels, self.reports, self.episodes):
+        for channel in (self.segments, self.reports, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
                 channel._reader.close()  # a thread of this process may wait for room in the pipe

@@ -23,7 +23,7 @@ from drlhp.networks import architectures as networks
 from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count
 from drlhp.networks.device import CPU, use_threads
 from drlhp.runtime import checkpoint
-from drlhp.runtime.channels import Channels, Report, drain
+from drlhp.runtime.channels import Channels, Report
 from drlhp.runtime.curves import Curves
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.weights import WeightsBoard
@@ -107,6 +107,8 @@ class Trainer:
 
     def __init__(self, channels: Channels, spec: TrainerSpec) -> None:
         """Reads the store of a run folder."""
+        assert channels.bell is not None
+        self.bell = channels.bell
         torch.manual_seed(spec.seed)
         inputs, config, device, make_network = spec.inputs, spec.config, spec.device, spec.make_network
         self.inputs, self.intervals, self.n_initial_batches = inputs, spec.intervals, spec.n_initial_batches
@@ -211,10 +213,11 @@ class Trainer:
         return self.db.n_labels() if n == self.config.label_buffer else n
 
     def _receive(self) -> None:
-        """Catches up with the store; the queue is the bell, the disk is the truth, so each label counts once."""
+        """Catches up with the store if the bell has rung; the disk is the truth, so each label counts once."""
         self._received_at = self.batches
-        if not drain(self.channels.labels) and self.last_seq:
+        if self.last_seq and not self.bell.is_set():
             return
+        self.bell.clear()  # before reading: a label that is committed meanwhile rings again
         for label in self.db.labels(after=self.last_seq):
             if label.retracts is not None:
                 self.pairs.pop(label.retracts, None)

@@ -301,7 +301,7 @@ class PreferenceSystem:
         settings = self.settings
         assert self.run_dir is not None and self.children is not None and self.channels is not None
         if not settings.train_reward:
-            self.channels.labels = None  # there is nobody to read them; they are in the store
+            self.channels.bell = None  # no trainer listens
         config, goal = settings.prefs_config, settings.max_prefs_in_db
         arguments = {
             "config": config,

@@ -83,8 +83,9 @@ class Ring:
         return trainer
 
     def tell(self, labels: list[Label | None]) -> None:
-        for label in labels:
-            self.channels.labels.put(label)
+        """Rings for the trainer, as the preference interface does once these labels are in the store."""
+        if labels and self.channels.bell is not None:
+            self.channels.bell.set()
 
     def close(self) -> None:
         for trainer in self.trainers:

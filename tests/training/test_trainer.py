@@ -19,7 +19,7 @@ from drlhp.labelling.queue import FEW_LABELS, LabelQueue
 from drlhp.networks.architectures import RewardCNN
 from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime import checkpoint
-from drlhp.runtime.channels import Channels, drain
+from drlhp.runtime.channels import Channels
 from drlhp.runtime.start import start_context
 from drlhp.runtime.turns import ProcessorTurns
 from drlhp.runtime.weights import WeightsBoard
@@ -255,7 +255,7 @@ def test_a_frozen_trainer_is_finished_after_pretraining(ring: Ring) -> None:
     assert trainer.batches == batches
 
 
-def test_labels_count_once_whatever_the_queue_says(ring: Ring) -> None:
+def test_labels_count_once_however_often_the_bell_rings(ring: Ring) -> None:
     first = ring.trainer(n_initial=100)
     labels = answer(ring.db, range(5))
     ring.tell(labels)
@@ -264,7 +264,7 @@ def test_labels_count_once_whatever_the_queue_says(ring: Ring) -> None:
     first.step()
     assert sorted(first.pairs) == [1, 2, 3, 4, 5]
     ring.tell(answer(ring.db, range(5, 7)))
-    answer(ring.db, range(7, 9))  # on disk, and the queue was lost
+    answer(ring.db, range(7, 9))  # on disk, and the bell was lost
     reopened = ring.trainer(n_initial=100, resume=True)
     reopened.step()
     assert sorted(reopened.pairs) == list(range(1, 10))
@@ -304,13 +304,14 @@ def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> Non
 
 
 def test_labels_are_taken_in_where_none_is_learned_from(ring: Ring) -> None:
-    """Of some there is no word but in the store, for their queue was full."""
+    """The bell rings once for many."""
     answer(ring.db, range(20))
     trainer = ring.trainer(replace(SMALL, labels_per_step=0.0))
     pretrain(trainer)
     ring.tell(answer(ring.db, range(20, 25)))
     trainer.step()
-    assert len(trainer.pairs) == 25 and not drain(ring.channels.labels)
+    assert ring.channels.bell is not None and not ring.channels.bell.is_set()
+    assert len(trainer.pairs) == 25
     ring.tell(answer(ring.db, range(25, 30))[:1])
     trainer.step()
     assert len(trainer.pairs) == 30
