@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import torch
 
 from a2c.config import PolicyConfig
 from a2c.model import Policy
-from drlhp.errors import UserError
 from drlhp.runtime.channels import Channels
+from drlhp.runtime.run_files import EVALUATIONS
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 
 # Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
@@ -22,9 +21,6 @@ MAX_EPISODE_STEPS = 27_000
 # A policy may volley for ever, or wait for ever to serve. Once all cars of a day are passed Enduro has nothing to win
 # for the rest of that day, 3,300 steps at most.
 MAX_STEPS_WITHOUT_REWARD = 5_000
-POLICIES = ("deterministic", "sampled")
-STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")
-COLUMNS = ("seconds", "steps", "labels", "policy", *STATISTICS)
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ class Evaluator:
         self.info, self.n_episodes, self.seed = info, config.eval_episodes, seed + SEED_OFFSET
         self.interval = round(config.eval_interval_million_timesteps * 1e6)
         # The newest evaluation may be ahead of the checkpoint that the run goes on from; it is not repeated either.
-        self.evaluated_at = max((int(row["steps"]) for row in read_evaluations(run_dir)), default=-1)
+        self.evaluated_at = max((int(row["steps"]) for row in EVALUATIONS.read_to_go_on(run_dir)), default=-1)
         self._env: PreferenceVecEnv | None = None
 
     def is_due(self, steps: int, *, last: bool) -> bool:
@@ -147,21 +143,3 @@ class Evaluator:
         """Ends the environments."""
         if self._env is not None:
             self._env.close()
-
-
-def read_evaluations(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of a run's evaluations.csv, by the names in COLUMNS; none if there is no such file.
-
-    Raises UserError if it holds something else.
-    """
-    path = run_dir / "evaluations.csv"
-    if not path.exists():
-        return []
-    try:
-        with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("capped")]  # without a row cut by a crash
-            for row in rows:
-                int(row["steps"])
-    except (KeyError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
-    return rows

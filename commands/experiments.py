@@ -17,13 +17,13 @@ from pathlib import Path
 
 import tyro
 
-from a2c.evaluation import read_evaluations
 from commands.config import RunConfig, settings
 from commands.flags import parse
 from commands.run_folder import read_config
 from drlhp.errors import ChildError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.machine import n_cores
+from drlhp.runtime.run_files import EVALUATIONS
 
 RUN = Path(__file__).resolve().parent.parent / "run.py"
 CORES_PER_RUN = 2
@@ -305,7 +305,7 @@ def is_done(run: Path) -> bool:
     policy = read_config(run)["policy"]
     steps = [int(path.stem.removeprefix("step-")) for path in checkpoint.list_checkpoints(run / "policy")]
     if policy["eval_interval_million_timesteps"]:
-        steps = [min(max(steps, default=0), int(row["steps"])) for row in read_evaluations(run)]
+        steps = [min(max(steps, default=0), int(row["steps"])) for row in EVALUATIONS.read_to_go_on(run)]
     return max(steps, default=0) >= round(policy["million_timesteps"] * 1e6)
 
 

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import logging
 import math
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from a2c.evaluation import COLUMNS as EVALUATION_COLUMNS
-from a2c.evaluation import POLICIES, STATISTICS, read_evaluations
 from commands.run_folder import read_config
-from drlhp.errors import UserError
 from drlhp.runtime.channels import Report, peak_memory_mb
+from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS, as_number
 
 log = logging.getLogger("run")
 
 PLAIN_SECONDS = 10.0  # between lines where the output is no terminal, or where a person types answers
-COLUMNS = (
-    "seconds",
-    "steps",
-    "steps_per_second",
-    "episodes",
-    "episode_return",
-    "labels",
-    "training_accuracy",
-    "validation_accuracy",
-    "dropped_segments",
-    "peak_memory_mb",
-    "predicted_reward",  # from here on: older files do not have it
-    "validation_loss",
-    "true_reward_total",  # of all steps of the training
-)
 
 
 class Progress:
@@ -53,7 +35,7 @@ class Progress:
     def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
         self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}, "evaluation": {}}
-        for row in read_evaluations(folder):  # a resumed run shows the newest one until there is another
+        for row in EVALUATIONS.read_to_go_on(folder):  # a resumed run shows the newest one until there is another
             self.values["evaluation"] |= {f"{row['policy']}_{name}": float(row[name]) for name in STATISTICS}
         self._evaluating: dict[str, float] = {}  # when, and at what step, the one that goes on began
         self._memory: dict[str, float] = {}
@@ -61,27 +43,18 @@ class Progress:
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
-        self._file = open_rows(folder / "progress.csv")
         self._seconds_before = self._read_before()
+        self._rows = PROGRESS.open(folder)
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
             self._live.start()
-        self._csv = csv.DictWriter(self._file, COLUMNS, restval="", extrasaction="ignore")
-        if not self._file.tell():
-            self._csv.writeheader()
-            self._file.flush()
 
     def _read_before(self) -> float:
         """What a run that is resumed has told so far; returns the seconds that it had taken, from which it goes on."""
         seconds = 0.0
-        try:
-            for row in csv.DictReader(self._file):
-                self._take_return_before(row["episode_return"], row["steps"])
-                seconds = max(seconds, float(row["seconds"] or 0))
-        except (KeyError, ValueError, csv.Error) as error:
-            self._file.close()
-            path = self.folder / "progress.csv"
-            raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
+        for row in PROGRESS.read_to_go_on(self.folder):
+            self._take_return_before(row["episode_return"], row["steps"])
+            seconds = max(seconds, float(row["seconds"] or 0))
         return seconds
 
     def update(self, report: Report, labels: int) -> None:
@@ -105,8 +78,7 @@ class Progress:
                 "seconds": round(self.seconds, 1),
                 "peak_memory_mb": sum(self._memory.values()) + peak_memory_mb(),
             }
-            self._csv.writerow({name: _rounded(row.get(name, "")) for name in COLUMNS})
-            self._file.flush()
+            self._rows.append(row)
 
     def _take_return_before(self, episode_return: float | str, steps: float | str) -> None:
         """The newest return of before the training is what it began with, or else the first one that there is."""
@@ -123,13 +95,10 @@ class Progress:
             self._evaluating = {"seconds": round(self.seconds, 1), "steps": values["steps"], "labels": labels}
             log.info("evaluation begins at %d steps", values["steps"])
             return
-        with open_rows(self.folder / "evaluations.csv") as file:
-            writer = csv.DictWriter(file, EVALUATION_COLUMNS)
-            if not file.read():
-                writer.writeheader()
+        with contextlib.closing(EVALUATIONS.open(self.folder)) as rows:
             for policy in POLICIES:
-                numbers = {name: _rounded(values[f"{policy}_{name}"]) for name in STATISTICS}
-                writer.writerow({**self._evaluating, "policy": policy, **numbers})
+                statistics = {name: values[f"{policy}_{name}"] for name in STATISTICS}
+                rows.append({**self._evaluating, "policy": policy, **statistics})
         self.values["evaluation"], self._evaluating = values, {}
         log.info("evaluation at %d steps: %s", values["steps"], _both_means(values))
 
@@ -215,20 +184,7 @@ class Progress:
         if self._live:
             self._live.stop()
         with contextlib.suppress(OSError):  # which was told when the row was written
-            self._file.close()
-
-
-def open_rows(path: Path) -> TextIO:
-    """A CSV file to be read from its start and added to, without what a full disk or a crash has left of its last row.
-
-    Another row written behind that would read as one with it.
-    """
-    with path.open("ab+") as whole:
-        whole.seek(0)
-        whole.truncate(whole.read().rfind(b"\n") + 1)
-    file = path.open("a+", newline="")
-    file.seek(0)
-    return file
+            self._rows.close()
 
 
 def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bool) -> str:
@@ -267,11 +223,10 @@ def draw_curves(folder: Path) -> None:
     """Draws a run's progress.csv and evaluations.csv as `curves.png`: true reward, accuracy, labels, by agent steps."""
     from matplotlib.figure import Figure  # slow to import: only where it is used
 
-    with (folder / "progress.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["steps"]]
+    rows = [row for row in PROGRESS.read(folder) if row["steps"]]
     curves: dict[str, tuple[list[float], list[float]]] = {}
     for name in ("episode_return", "training_accuracy", "validation_accuracy", "labels"):
-        points = [(float(row["steps"]), float(row[name])) for row in rows if row[name] not in ("", "nan")]
+        points = [(float(row["steps"]), as_number(row[name])) for row in rows if not math.isnan(as_number(row[name]))]
         curves[name] = ([x for x, _ in points], [y for _, y in points])
     if not any(x for x, _ in curves.values()):
         return
@@ -281,7 +236,7 @@ def draw_curves(folder: Path) -> None:
     figure.suptitle(f"{config['mode']} {config['env_id']}, seed {config['seed']}")
     axes: Any = figure.subplots(1, 2 if has_labels else 1, squeeze=False)[0]
     axes[0].plot(*curves["episode_return"], label="in training, mean of the last 100")
-    evaluations = read_evaluations(folder)
+    evaluations = EVALUATIONS.read(folder)
     for policy in POLICIES if evaluations else ():
         points = [(float(row["steps"]), float(row["mean"])) for row in evaluations if row["policy"] == policy]
         axes[0].plot(*zip(*points, strict=True), marker=".", label=f"evaluation, {policy}")
@@ -308,10 +263,6 @@ def is_terminal() -> bool:
 
 def _both_means(evaluation: dict[str, float]) -> str:
     return ", ".join(f"{policy} {evaluation[f'{policy}_mean']:z.1f}" for policy in POLICIES)
-
-
-def _rounded(value: float | str) -> float | str:
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def _clock(seconds: float) -> str:

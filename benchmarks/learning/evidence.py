@@ -7,7 +7,6 @@ python -m benchmarks.learning.evidence readme                   # puts the table
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -27,9 +26,9 @@ from commands.progress import draw_curves
 from commands.report.references import SUM_OF_A_TRAINING, Reference, references
 from commands.run_folder import short_revision
 from drlhp.errors import USER_ERRORS, UserError, told
+from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, read_rows
 
 RESULTS = ROOT / "results"
-POLICIES = ("deterministic", "sampled")
 EARLIER = "_earlier"  # ends the names of results of before something changed that they show
 # What stands in the names of results on labels, of those on the true reward to compare with, and at the end of both.
 BODIES_VARIANTS = (
@@ -74,8 +73,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
         run: the run folder.
         note: what its command does not tell, such as a resumption with other flags.
     """
-    with (run / "progress.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["steps"]]
+    rows = [row for row in PROGRESS.read(run) if row["steps"]]
     config = json.loads((run / "config.json").read_text())
     training = [row for row in rows if float(row["steps"]) > 0]
     if not training:
@@ -97,8 +95,7 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
     evaluations = run / "evaluations.csv"
     if evaluations.exists():
         shutil.copy(evaluations, RESULTS / f"{name}_evaluations.csv")
-        with evaluations.open(newline="") as file:
-            evaluated = list(csv.DictReader(file))
+        evaluated = EVALUATIONS.read(run)
         figures["evaluation"] = {row["policy"]: float(row["mean"]) for row in evaluated[-2:]}
         figures["evaluation"] |= {
             "agent_steps": int(evaluated[-1]["steps"]),
@@ -292,10 +289,7 @@ def _commands(results: dict[str, Any]) -> str:
 def _before_training(result: Path, policy: str = "sampled") -> float | None:
     """What the untrained policy got in an evaluation; None if there was none."""
     evaluations = result.with_name(f"{result.stem}_evaluations.csv")
-    if not evaluations.exists():
-        return None
-    with evaluations.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["policy"] == policy and row["steps"] == "0"]
+    rows = [row for row in read_rows(evaluations) if row["policy"] == policy and row["steps"] == "0"]
     return float(rows[0]["mean"]) if rows else None
 
 

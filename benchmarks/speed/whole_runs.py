@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import signal
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from benchmarks.learning.evidence import MOVING_DOT
 from benchmarks.speed.parts import PONG, Reading, reading, scratch_folder
 from commands.experiments import EXPERIMENTS
 from drlhp.errors import UserError
+from drlhp.runtime.run_files import PROGRESS
 from pref_db import PrefDB
 
 WARM_UP_SECONDS = 5.0  # of a policy phase, left out of its speed
@@ -55,13 +55,8 @@ class Row:
 
 def policy_rows(run_dir: Path) -> list[Row]:
     """The lines of progress.csv in the policy phase so far."""
-    path = run_dir / "progress.csv"
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    rows = csv.DictReader(line for line in lines if line.endswith("\n"))  # the last one may be half written
     names = [field.name for field in fields(Row)]
-    found = [Row(*(float(row[name] or 0) for name in names)) for row in rows]
+    found = [Row(*(float(row[name] or 0) for name in names)) for row in PROGRESS.read(run_dir)]
     return [row for row in found if row.steps > 0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -22,6 +21,7 @@ from commands.run_folder import in_use, read_config
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
+from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
 from pref_db import PrefDB
 
 GRID = 200  # points at which the curves of several seeds are compared
@@ -91,9 +91,9 @@ class Run:
         missing += [name for name, kind in about.items() if not isinstance(record.get(name, kind()), kind)]
         if missing:
             raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
-        progress = read_rows(path / "progress.csv")
+        progress = PROGRESS.read(path)
         status, error = _status(path, progress, config)
-        evaluations = [_evaluation(row) for row in read_rows(path / "evaluations.csv")]
+        evaluations = [_evaluation(row) for row in EVALUATIONS.read(path)]
         return cls(path, record, progress, evaluations, status, error)
 
     @property
@@ -222,23 +222,6 @@ def judge(before: float, after: float, error: float, spread: float, goal: float 
         return "did not learn"
     much = spread if goal is None else (goal - before) / 2
     return "learned" if gain >= much else "learned a little"  # NaN: unknown what is much
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The whole rows of a CSV file, without a last one that is still being written; none without a file."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
-    return [row for row in rows if None not in row and None not in row.values()]
-
-
-def as_number(text: str) -> float:
-    """A number of a CSV file; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def newest_values(x: np.ndarray, y: np.ndarray) -> Curve:

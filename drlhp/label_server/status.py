@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
 
 from drlhp.labelling.answers import Counts
 from drlhp.labelling.queue import FEW_LABELS, SILENT_SECONDS, LabelQueue, Word
+from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row, as_number
 
 MAX_POINTS = 200  # of a curve
 EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it
@@ -96,39 +96,20 @@ def _span(seconds: float) -> str:
 
 def curves(run_dir: Path, true_reward: bool) -> list[dict[str, Any]]:
     """The run's curves by agent steps, at most 200 points each; true ones only if they may be seen."""
-    rows = _rows(run_dir / "progress.csv")
+    rows = PROGRESS.read(run_dir)
     found = []
     for column, (name, unit, is_true) in CURVES.items():
         if true_reward or not is_true:
-            scale = 100 if unit == "%" else 1
-            found.append(_curve(name, unit, [(row.get("steps"), row.get(column)) for row in rows], scale))
+            found.append(_curve(name, unit, rows, column, scale=100 if unit == "%" else 1))
     if true_reward:
-        rows = [row for row in _rows(run_dir / "evaluations.csv") if row.get("policy") == "deterministic"]
-        found.append(_curve("True return, evaluation", "mean", [(row.get("steps"), row.get("mean")) for row in rows]))
+        rows = [row for row in EVALUATIONS.read(run_dir) if row.get("policy") == "deterministic"]
+        found.append(_curve("True return, evaluation", "mean", rows, "mean"))
     return [curve for curve in found if len(curve["steps"]) > 1]
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="") as file:
-            return list(csv.DictReader(file))
-    except OSError:
-        return []
-
-
-def _curve(name: str, unit: str, texts: list[tuple[str | None, str | None]], scale: float = 1) -> dict[str, Any]:
-    points = [
-        (x, y * scale) for x, y in ((_number(x), _number(y)) for x, y in texts) if x is not None and y is not None
-    ]
+def _curve(name: str, unit: str, rows: list[Row], column: str, scale: float = 1) -> dict[str, Any]:
+    points = [(as_number(row.get("steps", "")), as_number(row.get(column, "")) * scale) for row in rows]
+    points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     stride = max(1, -(-len(points) // MAX_POINTS))
     points = points[::-1][::stride][::-1]  # the newest one always
     return {"name": name, "unit": unit, "steps": [x for x, _ in points], "values": [y for _, y in points]}
-
-
-def _number(text: str | None) -> float | None:
-    """A cell as a finite number; None where it is empty or the row is being written."""
-    try:
-        number = float(text or "nan")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

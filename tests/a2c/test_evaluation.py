@@ -22,15 +22,15 @@ import pytest
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.evaluation import COLUMNS, POLICIES, SEED_OFFSET, STATISTICS, Evaluator, play, read_evaluations
+from a2c.evaluation import SEED_OFFSET, Evaluator, play
 from a2c.model import Policy
 from a2c.worker import PolicyWorker
-from commands import progress
 from commands.flags import parse
 from commands.progress import Progress, draw_curves, summary
 from drlhp.errors import UserError, told
 from drlhp.label_server.status import curves
 from drlhp.runtime.channels import Channels, Report, drain
+from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS
 from envs import env_info as find_env
 from envs import make_vec_env
 from tests.a2c.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
@@ -187,7 +187,7 @@ def test_a_resumed_run_evaluates_where_none_was_before(tmp_path: Path) -> None:
     """Its checkpoint may be older than its newest evaluation, and a crash may have cut a row."""
     config = PolicyConfig(eval_interval_million_timesteps=0.0001)
     written = "".join(f"1.0,{steps},9,{policy},2,1.5,0.5,1.0,2.0,3.0,0\n" for steps in (0, 200) for policy in POLICIES)
-    (tmp_path / "evaluations.csv").write_text(f"{','.join(COLUMNS)}\n{written}2.0,300,9,determ")
+    (tmp_path / "evaluations.csv").write_text(f"{','.join(EVALUATIONS.columns)}\n{written}2.0,300,9,determ")
     assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [120, 200, 240, 300, 380]) == [300, 380]
 
 
@@ -314,7 +314,7 @@ def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_pa
     result = run(tmp_path, *words, "--eval_interval_million_timesteps", "0.001", "--eval_episodes", "3")
     header = (folder / "evaluations.csv").read_text().splitlines()[0]
     assert header == "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean_length,capped"
-    assert tuple(header.split(",")) == COLUMNS
+    assert tuple(header.split(",")) == EVALUATIONS.columns
     found = rows(folder)
     assert [row["policy"] for row in found] == ["deterministic", "sampled"] * 3
     steps = [int(row["steps"]) for row in found[::2]]
@@ -439,7 +439,7 @@ def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -
     shown.close()
     with (tmp_path / "progress.csv").open(newline="") as file:
         assert [row["steps"] for row in csv.DictReader(file)] == ["10", "20"]
-    assert [row["steps"] for row in read_evaluations(tmp_path)] == ["10", "10", "20", "20"]
+    assert [row["steps"] for row in EVALUATIONS.read_to_go_on(tmp_path)] == ["10", "10", "20", "20"]
 
 
 NO_TEXT, OTHER_COLUMNS, NO_NUMBERS = b"\x00\xff\xfe\n\x80,1\n", b"a,b\n1,2\n", b"steps,seconds,capped\nx,y,z\n"
@@ -452,16 +452,16 @@ def test_a_progress_that_is_none_is_said_to_be_damaged(content: bytes, tmp_path:
         Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
 
 
-@pytest.mark.parametrize("content", [NO_TEXT, NO_NUMBERS])
+@pytest.mark.parametrize("content", [NO_TEXT, OTHER_COLUMNS, NO_NUMBERS])
 def test_evaluations_that_are_none_are_said_to_be_damaged(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "evaluations.csv").write_bytes(content)
     with pytest.raises(UserError, match=r"evaluations\.csv is damaged; move it away"):
-        read_evaluations(tmp_path)
+        EVALUATIONS.read_to_go_on(tmp_path)
 
 
 def test_the_predictors_loss_has_a_curve_and_a_run_from_before_goes_on_without(tmp_path: Path) -> None:
     a2c = {"max_steps": 100, "steps_per_second": 9, "episodes": 1, "episode_return": 5.0, "dropped_segments": 0}
-    before = progress.COLUMNS[: progress.COLUMNS.index("validation_loss")]
+    before = PROGRESS.columns[: PROGRESS.columns.index("validation_loss")]
     for name, table in (("new", ""), ("old", ",".join(before) + "\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "progress.csv").write_text(table)

@@ -22,7 +22,7 @@ from commands.report import figures, model, sections, words
 from commands.report.command import PAGE
 from commands.report.markup import Report
 from commands.report.references import REFERENCES, target
-from commands.report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds, read_rows
+from commands.report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds
 from commands.run_folder import RunFolder, in_use
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.networks.batches import PairBatch, TrainingPair
@@ -504,12 +504,6 @@ def test_curves_of_a_run_that_came_back_behind_itself_do_not_go_back(tmp_path: P
                 writer.add_scalar("loss", value, step)
     steps, values_kept = model.scalars(tmp_path)["loss"]
     assert steps.tolist() == [50, 100] and np.allclose(values_kept, [0.6, 0.2])
-
-
-def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,y\n1,2\n3\n5,6\n7,8")
-    assert read_rows(tmp_path / "a.csv") == [{"x": "1", "y": "2"}, {"x": "5", "y": "6"}]
-    assert read_rows(tmp_path / "b.csv") == []
 
 
 # -- where it is written -----------------------------------------------------------------------------------------------
