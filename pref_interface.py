@@ -18,7 +18,8 @@ from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.labelling.drawing import Drawing
 from drlhp.labelling.gatherers import Answered, PreferenceGatherer
-from drlhp.labelling.queue import FEW_LABELS, LabelQueue, nearly_full
+from drlhp.labelling.notices import FEW_LABELS, Notices
+from drlhp.labelling.queue import nearly_full
 from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
 from drlhp.queries.ordering import OrderingQueries
 from drlhp.queries.schedule import LabelSchedule, labels_due
@@ -146,7 +147,7 @@ class PrefInterface:
         self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
         # Where there is no trainer, no labels are initial ones.
         self._initial = config.labels_to_start() if channels.bell is not None else 0
-        self.n_initial = LabelQueue(db).labels_to_start(self._initial)
+        self.n_initial = Notices(db).labels_to_start(self._initial)
         self.goal, self.annealed_over, self.rounds = goal, annealed_over, rounds
         self.rng = np.random.default_rng(seed)
         self.pool: deque[Segment] = deque(maxlen=config.max_segs)
@@ -178,8 +179,8 @@ class PrefInterface:
     def _end(self) -> None:
         """Says once that nobody labels any more, and lets training that waits for more labels start if it can."""
         if self._may_start_now:
-            LabelQueue(self.db).start_now()
-            self.n_initial = LabelQueue(self.db).labels_to_start(self._initial)
+            Notices(self.db).start_now()
+            self.n_initial = Notices(self.db).labels_to_start(self._initial)
         if not self._said_end:
             self._said_end = True
             log.info("Labelling has ended")
@@ -427,7 +428,7 @@ class PrefInterface:
         """Tells people how far the run is, and takes back questions about clips that have left the pool, unseen."""
         now = time.monotonic()
         if now >= self._told + TELL_SECONDS and self.n_labels < self.n_initial:
-            self.n_initial = LabelQueue(self.db).labels_to_start(self._initial)
+            self.n_initial = Notices(self.db).labels_to_start(self._initial)
         status = self.status()
         if now < self._told + TELL_SECONDS and status == self._status:
             return

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.show_prefs import show_prefs_command
+from drlhp.labelling.notices import Notices
 from pref_interface import SegmentKeeper
 
 if __name__ == "__main__":
@@ -61,7 +62,6 @@ from drlhp.data.views import draw_with
 from drlhp.errors import USER_ERRORS, ChildError, UserError, reason_of, told
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
-from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.channels import Channels, Failure, drain
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.processes import Children
@@ -224,7 +224,7 @@ class Run:
         if config.prefs.synthetic_prefs:
             return SyntheticGatherer(db, teacher_of(config.prefs, config.seed, db.n_answers()))
         initial = config.prefs.labels_to_start() if config.trains_policy else 0
-        LabelQueue(db).give_settings(config.page.settings(self.goal_labels, initial), keep=False)
+        Notices(db).give_settings(config.page.settings(self.goal_labels, initial), keep=False)
         if config.prefs.ui != "web":
             return gatherer_for(config.prefs.ui, db)
         self.page = WebGatherer(db, self.path, config.page)

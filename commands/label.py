@@ -18,10 +18,11 @@ from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
-from drlhp.labelling.answers import LABELLER, MAX_NICKNAME, Who, check_labeller
+from drlhp.labelling.answers import LABELLER, MAX_NICKNAME, check_labeller
 from drlhp.labelling.drawing import Drawing
 from drlhp.labelling.gatherers import PreferenceGatherer, TeacherGatherer
-from drlhp.labelling.queue import SILENT_SECONDS, LabelQueue
+from drlhp.labelling.notices import SILENT_SECONDS, Notices, Who
+from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
 from drlhp.screens.gatherer import gatherer_for
 from drlhp.screens.person import Ui
@@ -146,17 +147,19 @@ def in_person(ui: Ui, db: PrefDB, labeller: str) -> PreferenceGatherer:
 
 def end(db: PrefDB) -> None:
     """Tells the other processes that nobody labels here any more."""
-    LabelQueue(db).beat(WHO, {"ended": "Labelling has ended here."})
+    Notices(db).beat(WHO, {"ended": "Labelling has ended here."})
 
 
 def give_settings(queue: LabelQueue, config: LabelConfig, *, beside: bool) -> None:
     """Sets what this command names; and the rest too, unless somebody else asks people here, whose settings it is."""
     settings = config.page.settings(config.max_prefs or 0, 0)
-    if not beside and queue.goes_on(WHO):
+    if not beside and queue.notices.goes_on(WHO):
         usual, beside = PageConfig().settings(0, 0), True
-        queue.give_settings({key: value for key, value in settings.items() if usual.get(key) != value}, keep=False)
+        queue.notices.give_settings(
+            {key: value for key, value in settings.items() if usual.get(key) != value}, keep=False
+        )
     # A run that goes on has settings of its own, and people who know it by its name.
-    queue.give_settings(settings, keep=beside)
+    queue.notices.give_settings(settings, keep=beside)
 
 
 def free_name(queue: LabelQueue, usual: str) -> str:
@@ -166,7 +169,7 @@ def free_name(queue: LabelQueue, usual: str) -> str:
         while queue.is_present(name):
             n += 1
             name = f"{usual}-{n}"
-        queue.beat(WHO, {"labellers": [name]})
+        queue.notices.beat(WHO, {"labellers": [name]})
     if n > 1:
         print(f"Somebody labels here as {usual}, so you are {name}; --labeller says who you are.", flush=True)
     return name
@@ -217,8 +220,8 @@ def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool
 def give_task(db: PrefDB) -> None:
     """Tells labellers what good behaviour is in this environment, unless somebody has told them."""
     queue = LabelQueue(db)
-    if not queue.setting("task") and (task := task_of(db.env_id)):
-        queue.set_setting("task", task)
+    if not queue.notices.setting("task") and (task := task_of(db.env_id)):
+        queue.notices.set_setting("task", task)
 
 
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
@@ -243,15 +246,15 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
             look_at = time.monotonic() + LOOK_SECONDS
             before, goes_on, goal = goes_on, run_goes_on(), config.max_prefs
             if goes_on:  # perhaps again
-                pairs, run_says = None, queue.heartbeats().get("run", (0.0, {}))[1]
-                if queue.goes_on("run"):
+                pairs, run_says = None, queue.notices.heartbeats().get("run", (0.0, {}))[1]
+                if queue.notices.goes_on("run"):
                     silent_at = time.monotonic() + SILENT_SECONDS
             elif before is not False:
                 pairs, run_says = StoredPairs(db, config.seed), {}
                 if before:  # what the run wanted holds nobody any more
-                    queue.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
+                    queue.notices.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
             if not goes_on:
-                goal = goal or queue.number("goal") or None  # or that of another who labels here
+                goal = goal or queue.notices.number("goal") or None  # or that of another who labels here
         n_open = len(gatherer.pending) + len(drawing.open)
         n = gatherer.ahead - n_open
         if goal is not None:

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, ViewportSize
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from drlhp.labelling.queue import FEW_LABELS
+from drlhp.labelling.notices import FEW_LABELS
 from tests.support.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, wait_for_js, wait_for_pair
 
 ROOT = Path(__file__).resolve().parent.parent

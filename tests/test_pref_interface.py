@@ -24,7 +24,8 @@ from drlhp.data.comparison import Choice, Label
 from drlhp.data.segment import Segment
 from drlhp.labelling.answers import Lease, Submission
 from drlhp.labelling.gatherers import PEOPLE_AHEAD, QueueGatherer, Script, SyntheticGatherer
-from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from drlhp.labelling.notices import FEW_LABELS, Notices
+from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher
 from drlhp.queries.schedule import labels_due
 from drlhp.queries.selection import QuerySelection, informativeness, looks
@@ -631,7 +632,7 @@ def test_who_leaves_before_the_training_begins_lets_it_begin_if_it_can(
     step_until(interface, lambda: interface.ended)
     interface.step()
     assert said in capsys.readouterr().out and said in interface.status()
-    assert LabelQueue(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
+    assert Notices(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
 
 
 def test_training_that_goes_on_is_not_said_to_start_after_an_undo(ring: Ring) -> None:
@@ -669,14 +670,14 @@ def test_while_somebody_labels_beside_the_run_it_asks_on_when_its_own_labeller_h
     screen.presses.append(["close"])
     step_until(interface, lambda: interface.ended)
     for _ in range(2 * PERSON_AHEAD):
-        helper.beat("label", {"status": "Label 1"})
+        helper.notices.beat("label", {"status": "Label 1"})
         interface._told = interface.gatherer._told_at = -math.inf  # type: ignore[attr-defined]  # time goes by
         interface.step()
         step_until(interface, lambda: bool(helper.counts().ready))
         (lease,) = helper.claim("helper")
         helper.answer(Submission(lease.token, lease.token, lease.comparison_id, "helper", "left", 1.0, 2.0))
     step_until(interface, lambda: interface.n_labels == 2 * PERSON_AHEAD)
-    helper.beat("label", {"status": "over", "ended": "over"})
+    helper.notices.beat("label", {"status": "over", "ended": "over"})
     interface._told = interface.gatherer._told_at = -math.inf  # type: ignore[attr-defined]
     step_until(interface, lambda: interface.ended)
 
@@ -743,10 +744,10 @@ def test_training_is_started_early_by_a_second_press(ring: Ring, capsys: pytest.
     for presses in (["start"], ["left"], ["start"]):
         screen.presses.append(presses)
         interface.step()
-    assert interface.n_labels == 25 and queue.labels_to_start(500) == 500, "an answer in between takes it back"
+    assert interface.n_labels == 25 and queue.notices.labels_to_start(500) == 500, "an answer in between takes it back"
     screen.presses.append(["start"])
     step_until(interface, lambda: "before" not in interface.status())
-    assert queue.labels_to_start(500) == 25 and ring.interface(n_initial=500).n_initial == 25
+    assert queue.notices.labels_to_start(500) == 25 and ring.interface(n_initial=500).n_initial == 25
 
 
 # Asynchronous answers and what the policy waits for

@@ -32,8 +32,9 @@ from drlhp.label_server.clips import KEEP_CLIPS, Clips
 from drlhp.label_server.schema import MAX_BODY, OPEN, QUERIES, ROUTES, openapi, problem
 from drlhp.label_server.security import COOKIE_SECONDS, Attempts, Guard, Session, Sessions, is_loopback
 from drlhp.labelling.answers import LABELLER, HistoryRow, Lease, Receipt, Submission, SubmissionError, check_labeller
+from drlhp.labelling.notices import SILENT_SECONDS
 from drlhp.labelling.quality import judged, quality
-from drlhp.labelling.queue import ALL, SILENT_SECONDS, LabelQueue
+from drlhp.labelling.queue import ALL, LabelQueue
 from pref_db import PrefDB, spreadsheet_cell
 
 log = logging.getLogger("label_server")
@@ -118,8 +119,8 @@ class LabelApp:
             self.clips.close()
 
     def _make_clips(self, queue: LabelQueue) -> Clips:
-        place = queue.setting("clips_url") or self.run_dir / "web" / "clips"
-        return Clips(self._db_path, place, int(queue.setting("keep_clips") or KEEP_CLIPS))
+        place = queue.notices.setting("clips_url") or self.run_dir / "web" / "clips"
+        return Clips(self._db_path, place, int(queue.notices.setting("keep_clips") or KEEP_CLIPS))
 
     async def _beat(self) -> None:
         while True:
@@ -132,7 +133,7 @@ class LabelApp:
 
     async def _say(self) -> None:
         word = {"trouble": self.trouble, "labellers": self._present()}
-        await self._in_queue(lambda queue: queue.beat("server", word))
+        await self._in_queue(lambda queue: queue.notices.beat("server", word))
 
     @property
     def trouble(self) -> str:
@@ -394,7 +395,7 @@ class LabelApp:
         return await self._reply(edit)
 
     async def post_start(self, request: Request, _: dict[str, Any]) -> Response:
-        await self._in_queue(lambda queue: queue.start_now())
+        await self._in_queue(lambda queue: queue.notices.start_now())
         self._look_anew()
         return JSONResponse(await self._current_status())
 
@@ -488,7 +489,7 @@ class LabelApp:
         return FileResponse(path, media_type="video/mp4")
 
     async def get_curves(self, request: Request, _: None) -> Response:
-        true_reward = await self._in_queue(lambda queue: queue.setting("true_reward") == "1")
+        true_reward = await self._in_queue(lambda queue: queue.notices.setting("true_reward") == "1")
         curves = await asyncio.to_thread(status_module.curves, self.run_dir, true_reward)
         return JSONResponse({"curves": curves, "true_reward": true_reward})
 

@@ -21,8 +21,9 @@ from drlhp.label_server import (
 )
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.status import EPISODE
-from drlhp.labelling.answers import LABELLER, Who
+from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.gatherers import QueueGatherer
+from drlhp.labelling.notices import Who
 from drlhp.runtime.channels import Episode
 from drlhp.screens.pictures import write_video
 from pref_db import PrefDB
@@ -111,7 +112,7 @@ class WebGatherer(QueueGatherer):
         return super().drain()
 
     def _news(self, status: str) -> dict[str, Any]:
-        at, server = self.queue.heartbeats().get("server", (0.0, {}))
+        at, server = self.queue.notices.heartbeats().get("server", (0.0, {}))
         trouble = server.get("trouble", "") if at > self._since else ""
         if trouble and trouble != self._trouble:
             log.warning("the label server says: %s", trouble)
@@ -134,7 +135,7 @@ class WebGatherer(QueueGatherer):
             return
         self._ended = True
         with contextlib.suppress(PrefDBError):  # it may be the store that failed
-            self.queue.beat(self.who, {"status": word, "line": word, "trouble": self.trouble, "ended": word})
+            self.queue.notices.beat(self.who, {"status": word, "line": word, "trouble": self.trouble, "ended": word})
 
 
 class EpisodeFile:

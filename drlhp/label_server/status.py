@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from drlhp.labelling.answers import Counts
-from drlhp.labelling.queue import FEW_LABELS, SILENT_SECONDS, LabelQueue, Word
+from drlhp.labelling.notices import FEW_LABELS, SILENT_SECONDS, Heartbeat
+from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row, as_number
 
 MAX_POINTS = 200  # of a curve
@@ -25,14 +26,14 @@ CURVES = {
 
 def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """The status line and the reason why there may be no pair; see STATUS in schema.py."""
-    counts, beats = queue.counts(), queue.heartbeats()
-    goal, initial = queue.number("goal"), queue.number("initial_labels")
-    at, state = _newest_word(beats, run_goes_on=queue.goes_on("run"))
+    counts, beats = queue.counts(), queue.notices.heartbeats()
+    goal, initial = queue.notices.number("goal"), queue.notices.number("initial_labels")
+    at, state = _newest_word(beats, run_goes_on=queue.notices.goes_on("run"))
     silent = None if at is None else max(0.0, now - at)
     ended = str(state.get("ended", ""))
     episode = run_dir / EPISODE
     steps = state.get("agent_steps")
-    initial = 0 if steps else queue.labels_to_start(initial)  # training goes on, though labels be taken back
+    initial = 0 if steps else queue.notices.labels_to_start(initial)  # training goes on, though labels be taken back
     return {
         "now": now,
         "labels": counts.labels,
@@ -48,14 +49,14 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
         "trouble": str(state.get("trouble", "")),
         "ended": ended,
         "episode": str(episode.stat().st_mtime_ns) if episode.exists() else None,
-        "task": queue.setting("task") or "",
-        "instructions": queue.setting("instructions") or "",
+        "task": queue.notices.setting("task") or "",
+        "instructions": queue.notices.setting("instructions") or "",
     }
 
 
-def _newest_word(beats: dict[str, Word], *, run_goes_on: bool) -> tuple[float | None, dict[str, Any]]:
+def _newest_word(beats: dict[str, Heartbeat], *, run_goes_on: bool) -> tuple[float | None, dict[str, Any]]:
     """What was told last, and when: by the run while it goes on, else by it or by who asks about what it has left."""
-    run, label = (beats.get(who, (-math.inf, {})) for who in ("run", "label"))
+    run, label = (beats.get(who, Heartbeat(-math.inf, {})) for who in ("run", "label"))
     at, state = run if run_goes_on or run[0] >= label[0] else label
     return (at, state) if at > -math.inf else (None, {})
 

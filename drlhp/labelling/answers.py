@@ -13,9 +13,6 @@ from drlhp.errors import PrefDBError
 Choice = Literal["left", "right", "equal", "incomparable"]
 
 
-Who = Literal["run", "label", "server"]  # tells the other processes how it is
-
-
 CHOICES = ("left", "right", "equal", "incomparable")
 
 

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from drlhp.data.comparison import Choice, Comparison, Label
-from drlhp.labelling.answers import CLAIM_SECONDS, Lease, Submission, Who
+from drlhp.labelling.answers import CLAIM_SECONDS, Lease, Submission
 from drlhp.labelling.answers import Choice as Side
+from drlhp.labelling.notices import Who
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher
 from pref_db import PrefDB
@@ -193,7 +194,7 @@ class QueueGatherer:
             return
         self._told, self._told_at = status, time.monotonic()
         self._look()  # a page may have taken questions back that cannot be shown
-        self.queue.beat(self.who, {"status": status, **state, **self._news(status)})
+        self.queue.notices.beat(self.who, {"status": status, **state, **self._news(status)})
 
     def _news(self, status: str) -> dict[str, Any]:
         """What else there is to tell."""

@@ -7,14 +7,12 @@ Times are unix seconds (UTC).
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sqlite3
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +26,10 @@ from drlhp.labelling.answers import (
     Receipt,
     Submission,
     SubmissionError,
-    Who,
     check_labeller,
     flip_of,
 )
+from drlhp.labelling.notices import Notices
 from pref_db import INSERT_FULL_ANSWER, PrefDB
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
@@ -40,9 +38,6 @@ MEDIAN_OVER = 50  # newest answers of the labeller
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 ACTIVE_SECONDS = 600.0  # who answered since then counts as one who labels now
 ALL = 2**31  # more answers than there will ever be
-# Labels to learn anything from: about five of so few are held out, so that pretraining can see when to end.
-FEW_LABELS = 25
-SILENT_SECONDS = 10.0  # without a word from a process, it may be gone
 LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be made again
 
 ROW = (
@@ -52,8 +47,6 @@ ROW = (
 SELECT_ROW = f"SELECT {', '.join(ROW)} FROM answer JOIN comparison ON comparison.id = comparison_id"
 IS_GIVEN_HERE = "lease_token IN (SELECT token FROM lease)"  # and not merged from another store
 IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n WHERE n.supersedes = answer.seq)"
-
-Word = tuple[float, dict]  # when a process beat, and what it said
 
 
 def nearly_full(store: Path) -> bool:
@@ -69,7 +62,7 @@ class LabelQueue:
     """
 
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
-        self.db, self.clock = db, clock
+        self.db, self.clock, self.notices = db, clock, Notices(db, clock)
 
     def submit(
         self,
@@ -295,8 +288,7 @@ class LabelQueue:
     def is_present(self, labeller: str) -> bool:
         """Whether somebody is there by this name: a process says so, or they have pairs before them."""
         leased = "SELECT 1 FROM lease WHERE labeller = ? AND closed_at IS NULL AND expires_at > ? LIMIT 1"
-        there = {name for _, word in self._words() if self._lives(word) for name in word[1].get("labellers", ())}
-        return labeller in there or bool(self.db.read(leased, (labeller, self.clock())))
+        return labeller in self.notices.labellers() or bool(self.db.read(leased, (labeller, self.clock())))
 
     def is_active(self, labeller: str) -> bool:
         """Whether somebody labels by this name now: is present, or answered some minutes ago."""
@@ -325,77 +317,9 @@ class LabelQueue:
             self.db.read("SELECT 1 FROM lease WHERE closed_at IS NULL AND expires_at > ? LIMIT 1", (self.clock(),))
         )
 
-    def beat(self, who: Who, state: dict) -> None:
-        """Tells the other processes that this one lives, and how it is; under `labellers`, who is there through it."""
-        now = self.clock()
-        with self.db.transaction() as db:
-            # Those of earlier processes; also what is of later than now, for the clock was put back.
-            old = "DELETE FROM alive WHERE who LIKE ? AND (at < ? OR at > ?)"
-            db.execute(old, (f"{who}:%", now - ACTIVE_SECONDS, now + SILENT_SECONDS))
-            row = (f"{who}:{os.getpid()}", now, json.dumps(state))  # several may label beside each other
-            db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", row)
-
-    def heartbeats(self) -> dict[str, Word]:
-        """When a process of each kind last beat, and what it said; where there are several, of one that goes on."""
-        return dict(sorted(self._words(), key=lambda word: (self._lives(word[1]), word[1][0])))
-
-    def _words(self) -> list[tuple[str, Word]]:
-        """What each process said last, with its kind."""
-        rows = self.db.read("SELECT who, at, state FROM alive")
-        return [(who.partition(":")[0], (at, json.loads(state))) for who, at, state in rows]
-
-    def _lives(self, word: Word) -> bool:
-        """Whether that was said just now, and is not the last word."""
-        return abs(self.clock() - word[0]) <= SILENT_SECONDS and "ended" not in word[1]
-
-    def goes_on(self, who: Who) -> bool:
-        """Whether a process of this kind was heard of just now, and has not said its last word."""
-        word = self.heartbeats().get(who)
-        return word is not None and self._lives(word)
-
-    def setting(self, key: str) -> str | None:
-        """A value that all processes share; None if it was never set."""
-        rows = self.db.read("SELECT value FROM setting WHERE key = ?", (key,))
-        return rows[0][0] if rows else None
-
-    def number(self, key: str) -> int:
-        """A setting that counts labels; 0 if it was never set."""
-        return int(float(self.setting(key) or 0))
-
-    def give_settings(self, settings: Mapping[str, str], *, keep: bool) -> None:
-        """Sets values for all processes; with `keep`, those alone that were never set."""
-        for key, value in settings.items():
-            if not keep or self.setting(key) is None:
-                self.set_setting(key, value)
-
-    def set_setting(self, key: str, value: str) -> None:
-        """Sets a value for all processes."""
-        with self.db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
-
-    def start_now(self) -> None:
-        """Lets training start with the labels that there are, before all initial ones are given; for good.
-
-        Raises SubmissionError if they are too few to learn from.
-        """
-        n = self.db.n_labels()
-        if n < FEW_LABELS:
-            raise SubmissionError(f"training needs {FEW_LABELS} labels to start with; there are {n}.")
-        self.set_setting("start_now", "1")
-
-    def labels_to_start(self, initial: int) -> int:
-        """Labels with which training starts: the initial ones, or fewer once somebody has said that it shall start."""
-        return min(initial, FEW_LABELS) if self.setting("start_now") else initial
-
-    def _share(self, key: str) -> float:
-        try:
-            return float(self.setting(key) or 0.0)
-        except ValueError:
-            return 0.0
-
     def _enough(self, db: sqlite3.Connection) -> bool:
         """Whether the goal is reached with the pairs that are before somebody."""
-        goal = self.number("goal")
+        goal = self.notices.number("goal")
         (open_leases,) = db.execute("SELECT count(*) FROM lease WHERE closed_at IS NULL").fetchone()
         return 0 < goal <= self.db.n_labels() + open_leases
 
@@ -424,7 +348,7 @@ class LabelQueue:
 
     def _to_overlap(self, db: sqlite3.Connection, labeller: str, comparison_id: str) -> bool:
         """Whether a second person should be asked: by the pair's id, where somebody else labels too."""
-        share = self._share("overlap_share")
+        share = self.notices.share("overlap_share")
         if int(comparison_id[:8], 16) >= share * 2**32:
             return False
         others = f"SELECT 1 FROM answer WHERE labeller <> ? AND answered_at > ? AND {IS_GIVEN_HERE} LIMIT 1"
@@ -432,7 +356,7 @@ class LabelQueue:
 
     def _repeat(self, db: sqlite3.Connection, labeller: str, ahead: int) -> tuple[str, bool, str] | None:
         """A pair to ask this labeller again, if it is time: id, the other flip, kind."""
-        share = self._share("repeat_share")
+        share = self.notices.share("repeat_share")
         if share <= 0:
             return None
         count = "SELECT count(*), coalesce(sum(kind = 'repeat'), 0) FROM lease WHERE labeller = ?"

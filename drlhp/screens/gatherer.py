@@ -6,8 +6,9 @@ import contextlib
 from typing import Any
 
 from drlhp.errors import PrefDBError
-from drlhp.labelling.answers import LABELLER, Who
+from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.gatherers import Answered, PreferenceGatherer, QueueGatherer
+from drlhp.labelling.notices import Who
 from drlhp.screens.person import Person, Presses, Screen, Ui, open_screen
 from pref_db import PrefDB
 
@@ -43,7 +44,7 @@ class PersonGatherer(QueueGatherer):
         self._look()  # what cannot be shown has been taken back
         super().tell(status, state)
         # Whether somebody answers the run's questions through `label`.
-        self._helped = self.person.ended and self.who == "run" and self.queue.goes_on("label")
+        self._helped = self.person.ended and self.who == "run" and self.queue.notices.goes_on("label")
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
         self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
@@ -54,7 +55,7 @@ class PersonGatherer(QueueGatherer):
     def close(self) -> None:
         self.person.close()
         with contextlib.suppress(PrefDBError):  # it may be the store that failed
-            self.queue.beat(self.who, {"status": self._told, "labellers": []})
+            self.queue.notices.beat(self.who, {"status": self._told, "labellers": []})
 
 
 def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, who: Who = "run") -> PreferenceGatherer:

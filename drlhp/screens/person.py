@@ -158,8 +158,8 @@ class Person:
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
         self._paces: deque[float] = deque(maxlen=PACE_OVER)  # seconds that the newest answers took
-        self.screen.playback.task = plain(queue.setting("task") or "")
-        self.screen.playback.instructions = tuple((queue.setting("instructions") or "").splitlines())
+        self.screen.playback.task = plain(queue.notices.setting("task") or "")
+        self.screen.playback.instructions = tuple((queue.notices.setting("instructions") or "").splitlines())
         self._shown_at = 0.0  # of the monotonic clock
         self._renew_at, self._claim_at = 0.0, 0.0
         self._said = ""
@@ -369,7 +369,7 @@ class Person:
             self._ask("start")
         else:
             try:
-                self.queue.start_now()
+                self.queue.notices.start_now()
                 print("Training starts with the labels there are.", flush=True)
             except SubmissionError as error:
                 print(f"Not yet: {error}", flush=True)

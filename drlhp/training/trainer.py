@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drlhp.errors import UserError
-from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.reliability import Vote, label_weights
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count
@@ -205,7 +205,7 @@ class Trainer:
     def _may_start(self) -> bool:
         """Whether the initial labels are there, or those that somebody wants to do with."""
         n = self._n_labels()
-        return n >= self.n_initial_prefs or n >= LabelQueue(self.db).labels_to_start(self.n_initial_prefs)
+        return n >= self.n_initial_prefs or n >= Notices(self.db).labels_to_start(self.n_initial_prefs)
 
     def _n_labels(self) -> int:
         """Labels that there are, also those for which the buffer has no room."""

@@ -35,7 +35,7 @@ from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
-from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.notices import Notices
 from drlhp.networks.device import is_forked, use_threads
 from drlhp.runtime import checkpoint
 from drlhp.runtime.channels import Channels, Failure, drain, offer
@@ -89,7 +89,7 @@ def make_gatherer(db: PrefDB, config: PrefsConfig, seed: int, ui: str, goal: int
     if config.synthetic_prefs:
         return SyntheticGatherer(db, teacher_of(config, seed, db.n_answers()))
     page = PageConfig(web_port=0)
-    LabelQueue(db).give_settings(page.settings(goal, config.labels_to_start()), keep=False)
+    Notices(db).give_settings(page.settings(goal, config.labels_to_start()), keep=False)
     if ui == "window":
         return PersonGatherer(db, ClipWindow(), None, LABELLER)
     return WebGatherer(db, db.path.parent, page)

@@ -25,6 +25,7 @@ from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.views import VIEW_HEADER, VIEW_MAGIC, encode_frames
 from drlhp.errors import UserError
 from drlhp.labelling.answers import Submission
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support import ROOT
@@ -91,7 +92,7 @@ def test_an_export_holds_a_backup_of_a_store_that_is_in_use(run: Path, tmp_path:
         export_command([str(run), "--output", str(tmp_path / "out")])
         with contextlib.closing(PrefDB.open(tmp_path / "out" / "prefs.db")) as copy:
             assert copy.read(f"SELECT {columns} FROM answer") == db.read(f"SELECT {columns} FROM answer")
-            assert sorted(copy.segment_ids()) == sorted(db.segment_ids()) and LabelQueue(copy).setting("half") is None
+            assert sorted(copy.segment_ids()) == sorted(db.segment_ids()) and Notices(copy).setting("half") is None
             assert copy.read("PRAGMA journal_mode") == [("wal",)] and LabelQueue(copy).undo("ann") is not None
 
 

@@ -25,6 +25,7 @@ from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.gatherers import Answered, QueueGatherer, SyntheticGatherer, TeacherGatherer
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.reliability import Vote, error_rates, shared_votes
 from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
@@ -57,20 +58,20 @@ def test_the_goal_of_a_run_that_has_ended_holds_no_more(tmp_path: Path, monkeypa
     monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
     with contextlib.closing(store(tmp_path, [small(seed) for seed in range(3)])) as db:
         queue = LabelQueue(db)
-        queue.set_setting("goal", "1")
+        queue.notices.set_setting("goal", "1")
         queue.submit(all_pairs(2))
-        queue.set_setting("initial_labels", "500")
+        queue.notices.set_setting("initial_labels", "500")
         looks = chain((True, False), repeat(False))
         label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: next(looks))
         assert db.n_labels() == 3, "each pair, though the run wanted one label"
-        assert queue.setting("initial_labels") == "0"
+        assert queue.notices.setting("initial_labels") == "0"
 
 
 def test_the_goal_of_another_who_labels_ends_this_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is given pairs beyond it."""
     monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
     with contextlib.closing(store(tmp_path, [small(seed) for seed in range(4)])) as db:
-        LabelQueue(db).set_setting("goal", "2")
+        Notices(db).set_setting("goal", "2")
         label.label(db, teacher_of(db, "oracle"), LabelConfig("run"), run_goes_on=lambda: False)
         assert db.n_labels() == 2
 
@@ -86,7 +87,7 @@ def test_the_page_stays_until_a_second_opinion_is_given(tmp_path: Path, goal: in
         class OnThePage(QueueGatherer):
             def drain(self) -> list[Answered]:
                 if name := next(turns, ""):
-                    assert name == "Ann" or queue.heartbeats()["label"][1]["status"] == label.WITH_OTHERS
+                    assert name == "Ann" or queue.notices.heartbeats()["label"][1]["status"] == label.WITH_OTHERS
                     token, pair = leases[name].token, leases[name].comparison_id
                     queue.answer(Submission(token, token, pair, name, "left", shown_at=1.0, answered_at=2.0))
                 return super().drain()
@@ -140,7 +141,7 @@ def test_who_labels_beside_a_run_that_asks_nobody_is_told(tmp_path: Path, monkey
         def hears_nothing(words: str, _: dict[str, Any]) -> None:
             assert "asks no people" in words
             monkeypatch.setattr(label, "SILENT_SECONDS", 60.0)
-            LabelQueue(db).beat("run", {})
+            Notices(db).beat("run", {})
 
         def hears(words: str, _: dict[str, Any]) -> None:
             assert "Waiting for the run to ask" in words, "it has been heard of"
@@ -154,7 +155,7 @@ def test_who_helps_a_run_is_told_what_the_run_tells(tmp_path: Path, monkeypatch:
 
         def run_tells(*_: object) -> None:
             numbers = {"labels": 30, "goal": 5500, "initial_labels": 500, "clips": 1}
-            LabelQueue(db).beat("run", {"status": "Waiting for clips from the agent (1 of 2)", **numbers})
+            Notices(db).beat("run", {"status": "Waiting for clips from the agent (1 of 2)", **numbers})
 
         def is_told(words: str, numbers: dict[str, Any]) -> None:
             assert words == "Waiting for clips from the agent (1 of 2)"
@@ -194,10 +195,10 @@ def test_a_store_without_a_task_gets_the_environments(tmp_path: Path) -> None:
     with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, STEPS)) as db:
         queue = LabelQueue(db)
         give_task(db)
-        assert "dot" in (queue.setting("task") or "")
-        queue.set_setting("task", "Keep left.")
+        assert "dot" in (queue.notices.setting("task") or "")
+        queue.notices.set_setting("task", "Keep left.")
         give_task(db)
-        assert queue.setting("task") == "Keep left."
+        assert queue.notices.setting("task") == "Keep left."
 
 
 # -- teachers who answer through the queue -----------------------------------------------------------------------------
@@ -299,13 +300,13 @@ def test_who_joins_leaves_the_settings_of_who_labels_already(tmp_path: Path) -> 
         queue = LabelQueue(db)
         first = LabelConfig("run", max_prefs=50, page=PageConfig(repeat_share=0.3, keep_clips=7))
         give_settings(queue, first, beside=False)
-        queue.beat("label", {"status": "Label 1 of 50"})
+        queue.notices.beat("label", {"status": "Label 1 of 50"})
         give_settings(queue, LabelConfig("run", page=PageConfig(overlap_share=0.5)), beside=False)
         names = ("goal", "repeat_share", "keep_clips", "overlap_share")
-        assert [queue.setting(name) for name in names] == ["50", "0.3", "7", "0.5"], "but for what they name"
-        queue.beat("label", {"ended": "Labelling has ended here."})
+        assert [queue.notices.setting(name) for name in names] == ["50", "0.3", "7", "0.5"], "but for what they name"
+        queue.notices.beat("label", {"ended": "Labelling has ended here."})
         give_settings(queue, LabelConfig("run"), beside=False)
-        assert queue.setting("goal") == "0", "after it, the next one's hold"
+        assert queue.notices.setting("goal") == "0", "after it, the next one's hold"
 
 
 def test_beside_somebody_else_no_pair_is_asked_twice(tmp_path: Path) -> None:

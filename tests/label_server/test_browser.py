@@ -24,6 +24,7 @@ from drlhp.data.views import encode_frames
 from drlhp.label_server import stop
 from drlhp.labelling.answers import HistoryRow, Submission
 from drlhp.labelling.gatherers import QueueGatherer
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.pictures import write_video
@@ -887,7 +888,7 @@ def test_what_stands_beside_the_pair_and_what_a_screen_reader_is_told(browser: B
             "gallery-dialog"
         ]
         with contextlib.closing(PrefDB.open(db_path)) as db:
-            LabelQueue(db).set_setting("true_reward", "1")
+            Notices(db).set_setting("true_reward", "1")
         page.reload()
         page.wait_for_selector("#curves:has-text('Evaluation mode') figure:has-text('True return')")
 
@@ -931,11 +932,13 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
         with opened(browser, server) as page:
             press(page, "l")
             page.wait_for_selector("#waiting-reason:has-text('no training run is connected')")
-            queue.beat("run", {"status": "Waiting for clips from the agent (1 of 2)", "line": "Gathering labels"})
+            queue.notices.beat(
+                "run", {"status": "Waiting for clips from the agent (1 of 2)", "line": "Gathering labels"}
+            )
             page.wait_for_selector("#waiting-reason:has-text('1 of 2')")
             queue.submit(pairs(1, first_seed=1000))
             assert wait_for_pair(page)
-            queue.set_setting("goal", "2")
+            queue.notices.set_setting("goal", "2")
             press(page, "r")
             page.wait_for_selector("#waiting-reason:has-text('Thank you')")
 
@@ -951,7 +954,7 @@ def test_pairs_that_are_left_for_others_are_not_asked_for_again_and_again(browse
             claims: list[str] = []
             page.on("request", lambda request: claims.append(request.url) if "/next" in request.url else None)
             for n in range(3):
-                queue.beat("run", {"trouble": f"number {n}"})
+                queue.notices.beat("run", {"trouble": f"number {n}"})
                 page.wait_for_selector(f"#status:has-text('number {n}')")
             assert len(claims) < 10, "as often as there is news"
             assert "0 pairs waiting" in page.inner_text("#status") and page.title() == "Which clip is better?"
@@ -965,7 +968,7 @@ def test_the_last_word_of_a_run_is_told_in_place_of_offline(browser: Browser, tm
         press(page, "l")
         wait_for_answers(server, 1)
         with contextlib.closing(PrefDB.open(db_path)) as db:
-            LabelQueue(db).beat("run", {"ended": "Labelling has ended here."})
+            Notices(db).beat("run", {"ended": "Labelling has ended here."})
         stop(server.process)
         page.wait_for_selector("#banner:has-text('Labelling has ended here.')")
         press(page, "r")
@@ -984,12 +987,12 @@ def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_p
             page.wait_for_selector("#start")
             page.keyboard.press("t")
             page.click("#start-dialog button:has-text('Not yet')")
-            assert queue.labels_to_start(28) == 28
+            assert queue.notices.labels_to_start(28) == 28
             page.click("#start")
             page.click("#start-dialog button[value=start]")
-            wait_until(lambda: queue.labels_to_start(28) == 25, "training starts")
+            wait_until(lambda: queue.notices.labels_to_start(28) == 25, "training starts")
             page.wait_for_selector("#start", state="hidden")
-            queue.beat("run", {"trouble": "the last episode was not written: no space"})
+            queue.notices.beat("run", {"trouble": "the last episode was not written: no space"})
             page.wait_for_selector("#status:has-text('trouble: the last episode was not written')")
 
 

@@ -29,6 +29,7 @@ from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.label_server.server import PROCESS, listen
 from drlhp.label_server.status import EPISODE
 from drlhp.label_server.status import status as page_status
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.channels import Episode
 from pref_db import PrefDB
@@ -220,13 +221,17 @@ def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path, flags: tuple[s
 def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) -> None:
     with closing(PrefDB.open(make_store(tmp_path, 1, {"goal": "9", "initial_labels": "5"}))) as db:
         queue = LabelQueue(db)
-        queue.beat("run", {"status": "Label 2 of 9", "line": "Gathering labels", "labels": 1})
+        queue.notices.beat("run", {"status": "Label 2 of 9", "line": "Gathering labels", "labels": 1})
         config = PageConfig(web_port=0, repeat_share=0.5)
-        queue.give_settings(config.settings(0, 0), keep=True)
+        queue.notices.give_settings(config.settings(0, 0), keep=True)
         beside = WebGatherer(db, tmp_path, config, "label")
         with closing(beside):
             beside.tell("Waiting for the run to ask", {})
-            assert [queue.setting(key) for key in ("goal", "initial_labels", "repeat_share")] == ["9", "5", "0.5"]
+            assert [queue.notices.setting(key) for key in ("goal", "initial_labels", "repeat_share")] == [
+                "9",
+                "5",
+                "0.5",
+            ]
             assert page_status(queue, tmp_path, time.time())["trainer"] == "Gathering labels"
         assert page_status(queue, tmp_path, time.time())["ended"] == "", "for the run goes on"
 
@@ -248,11 +253,11 @@ def test_what_can_be_no_host_is_one_sentence() -> None:
 
 def test_what_troubles_the_server_is_told_once_by_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
-        LabelQueue(db).beat("server", {"trouble": "of an earlier run"})
+        Notices(db).beat("server", {"trouble": "of an earlier run"})
         gatherer = WebGatherer(db, tmp_path, PageConfig(web_port=0))
         gatherer.server.close()  # it shall not beat meanwhile
         gatherer.tell("a", {})
-        LabelQueue(db).beat("server", {"trouble": "clips cannot be kept"})
+        Notices(db).beat("server", {"trouble": "clips cannot be kept"})
         for status in "bcd":
             gatherer.tell(status, {})
         gatherer.fail("the a2c process failed: out of memory.")
@@ -270,9 +275,9 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert settings["instructions"] == "Keep left.\n" and settings["true_reward"] == "1" and settings["goal"] == "9"
     with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
         for config in (PageConfig(task="Keep left", web_port=0), PageConfig(web_port=0)):
-            LabelQueue(db).give_settings(config.settings(1, 1), keep=False)
+            Notices(db).give_settings(config.settings(1, 1), keep=False)
             WebGatherer(db, tmp_path, config).close()
-        assert LabelQueue(db).setting("task") == "Keep left", "whoever labels on is not told it again"
+        assert Notices(db).setting("task") == "Keep left", "whoever labels on is not told it again"
     said = capsys.readouterr().out
     assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
     assert re.search(r"On another computer: ssh -N -L (\d+):127\.0\.0\.1:\1 ", said)

@@ -35,6 +35,7 @@ from drlhp.label_server.security import Attempts, Sessions, TimedProtocol, host_
 from drlhp.label_server.status import curves, status
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.gatherers import QueueGatherer
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.person import NoScreen
@@ -180,14 +181,14 @@ def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Pat
 
     async def everything() -> None:
         async with app._lifespan(app.asgi):
-            found = await together(lambda q: q.set_setting("a", "1"), fails, lambda q: q.claim("me"))
+            found = await together(lambda q: q.notices.set_setting("a", "1"), fails, lambda q: q.claim("me"))
             assert found[0] is None and str(found[1]) == "of this one alone" and len(found[2]) == 1
             with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
-                assert (LabelQueue(db).setting("a"), LabelQueue(db).setting("half")) == ("1", None)
-            found = await together(lambda q: q.set_setting("b", "2"), breaks, lambda q: q.claim("me"))
+                assert (Notices(db).setting("a"), Notices(db).setting("half")) == ("1", None)
+            found = await together(lambda q: q.notices.set_setting("b", "2"), breaks, lambda q: q.claim("me"))
             assert all(isinstance(one, Exception) for one in found), "nobody is told that it was stored"
         with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
-            assert LabelQueue(db).setting("b") is None
+            assert Notices(db).setting("b") is None
 
     asyncio.run(everything())
 
@@ -402,9 +403,9 @@ def test_nobody_takes_a_name_by_which_somebody_is_there(server: Server) -> None:
     with contextlib.closing(PrefDB.open(server.folder / "prefs.db")) as db:
         queue = LabelQueue(db)
         assert queue.is_present("Bob"), "so that who labels at a terminal takes another"
-        queue.beat("label", {"labellers": ["helper"]})
+        queue.notices.beat("label", {"labellers": ["helper"]})
         assert bob.post("/api/name", {"labeller": "helper"})[0] == 409, "they are at a terminal"
-        queue.beat("label", {"ended": "Labelling has ended here."})
+        queue.notices.beat("label", {"ended": "Labelling has ended here."})
 
 
 def test_a_name_is_asked_for_where_others_can_come_in(server: Server, tmp_path: Path) -> None:
@@ -760,25 +761,25 @@ def test_the_reason_why_there_is_no_pair(tmp_path: Path) -> None:
         assert reason() == ""
         lease = queue.claim("a")[0]
         assert "with other people" in reason()
-        queue.beat("run", {"status": "Waiting for clips from the agent (1 of 2)"})
+        queue.notices.beat("run", {"status": "Waiting for clips from the agent (1 of 2)"})
         queue.release([lease.token])
         queue.withdraw(10**9)
         with db.transaction() as connection:
             connection.execute("UPDATE query SET state = 'withdrawn'")
         assert reason() == "Waiting for clips from the agent (1 of 2)"
-        queue.beat("label", {"status": "Label 3 of 9"})
+        queue.notices.beat("label", {"status": "Label 3 of 9"})
         assert reason() == "Waiting for clips from the agent (1 of 2)", "while the run goes on, it knows better"
         clock[0] += 1
-        queue.beat("run", {"ended": "Labelling has ended."})
+        queue.notices.beat("run", {"ended": "Labelling has ended."})
         assert reason() == "Labelling has ended."
         clock[0] += 1
-        queue.beat("label", {"status": "Label 4 of 9"})
+        queue.notices.beat("label", {"status": "Label 4 of 9"})
         assert reason() == "Label 4 of 9"
         clock[0] += 1
-        queue.beat("run", {})
+        queue.notices.beat("run", {})
         clock[0] += 42
         assert "last heard of 42 seconds ago" in reason() and "kept" in reason()
-        queue.set_setting("goal", "0")
+        queue.notices.set_setting("goal", "0")
         assert "42 seconds" in reason()
 
 
@@ -787,5 +788,5 @@ def test_training_that_goes_on_waits_for_no_labels_after_an_undo(tmp_path: Path)
     with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
         queue = LabelQueue(db)
         for steps, initial in ((0, 500), (1000, 0)):
-            queue.beat("run", {"agent_steps": steps})
+            queue.notices.beat("run", {"agent_steps": steps})
             assert status(queue, tmp_path, time.time())["initial_labels"] == initial

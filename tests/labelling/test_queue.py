@@ -25,7 +25,8 @@ from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.errors import PrefDBError
 from drlhp.labelling.answers import Lease, Submission, SubmissionError, flip_of
-from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from drlhp.labelling.notices import FEW_LABELS
+from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support import ROOT
 
@@ -216,7 +217,7 @@ def test_two_people_are_asked_where_two_are_needed(queue: LabelQueue) -> None:
 
 
 def test_a_share_of_the_pairs_is_asked_of_two_once_two_label(queue: LabelQueue, clock: Clock) -> None:
-    queue.set_setting("overlap_share", "0.5")
+    queue.notices.set_setting("overlap_share", "0.5")
     queue.submit(pairs(200))
     for lease in queue.claim("me", 60):
         queue.answer(submission(lease, answered_at=clock.now))
@@ -233,7 +234,7 @@ def test_a_share_of_the_pairs_is_asked_of_two_once_two_label(queue: LabelQueue, 
 
 
 def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: LabelQueue) -> None:
-    queue.set_setting("repeat_share", "0.1")
+    queue.notices.set_setting("repeat_share", "0.1")
     queue.submit(pairs(100))
     asked: list[Lease] = []
     while leases := queue.claim("me", 3):
@@ -248,7 +249,7 @@ def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: Lab
 
 
 def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: LabelQueue) -> None:
-    queue.set_setting("repeat_share", "0.1")
+    queue.notices.set_setting("repeat_share", "0.1")
     asked = pairs(1000)
     queue.submit(asked)
     work = [0]  # of SQLite, in thousands of its instructions, for each answer
@@ -267,7 +268,7 @@ def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: Label
 
 
 def test_an_answer_can_be_changed_while_its_pair_is_asked_again(queue: LabelQueue) -> None:
-    queue.set_setting("repeat_share", "0.1")
+    queue.notices.set_setting("repeat_share", "0.1")
     queue.submit(pairs(50))
     first: dict[str, int] = {}
     while (lease := queue.claim("me")[0]).kind != "repeat":
@@ -368,8 +369,8 @@ def test_undo_is_seen_by_the_trainer_whether_or_not_it_had_read_the_answer(
 
 def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: LabelQueue) -> None:
     queue.submit(pairs(6))
-    queue.set_setting("overlap_share", "1")
-    queue.set_setting("goal", "3")
+    queue.notices.set_setting("overlap_share", "1")
+    queue.notices.set_setting("goal", "3")
     mine = queue.claim("me", 4)
     assert len(mine) == 3 and queue.claim("Ann", 2) == []
     queue.release([mine[2].token])
@@ -380,7 +381,7 @@ def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: Labe
     queue.answer(submission(hers, labeller="Ann"))
     assert queue.db.n_labels() == 3 and queue.counts().ready
     assert queue.claim("me") == [] and queue.claim("Ann") == [], "nor second answers, once there are labels enough"
-    queue.set_setting("goal", "0")
+    queue.notices.set_setting("goal", "0")
     assert queue.claim("Ann", 4), "0 is no goal"
 
 
@@ -422,39 +423,39 @@ def test_what_cannot_be_is_refused_in_a_sentence(queue: LabelQueue, change: dict
 
 
 def test_heartbeats_and_settings(queue: LabelQueue, clock: Clock) -> None:
-    queue.beat("label", {"step": 3})
+    queue.notices.beat("label", {"step": 3})
     clock.now += 1
-    queue.beat("label", {"step": 4})
-    assert queue.heartbeats() == {"label": (clock.now, {"step": 4})}
-    queue.set_setting("goal", "10")
-    queue.set_setting("goal", "20")
-    assert queue.setting("goal") == "20" and queue.setting("task") is None
+    queue.notices.beat("label", {"step": 4})
+    assert queue.notices.heartbeats() == {"label": (clock.now, {"step": 4})}
+    queue.notices.set_setting("goal", "10")
+    queue.notices.set_setting("goal", "20")
+    assert queue.notices.setting("goal") == "20" and queue.notices.setting("task") is None
 
 
 def test_of_several_that_label_one_that_goes_on_is_heard(queue: LabelQueue, path: Path) -> None:
     """One of two helpers leaves, and the run must not take it for both."""
     script = f"""
         from pathlib import Path
-        from drlhp.labelling.queue import LabelQueue
+        from drlhp.labelling.notices import Notices
         from pref_db import PrefDB
-        LabelQueue(PrefDB.open(Path({str(path)!r})), lambda: {queue.clock()}).beat("label", {{}})
+        Notices(PrefDB.open(Path({str(path)!r})), lambda: {queue.clock()}).beat("label", {{}})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
-    queue.beat("label", {"labellers": ["me"]})
-    assert queue.goes_on("label") and queue.is_present("me")
-    queue.beat("label", {"ended": "Labelling has ended here."})
-    assert queue.goes_on("label") and not queue.is_present("me")
+    queue.notices.beat("label", {"labellers": ["me"]})
+    assert queue.notices.goes_on("label") and queue.is_present("me")
+    queue.notices.beat("label", {"ended": "Labelling has ended here."})
+    assert queue.notices.goes_on("label") and not queue.is_present("me")
 
 
 @pytest.mark.parametrize("seconds", [3600, -3600])  # a clock may be put back
 def test_what_a_dead_process_said_is_forgotten(queue: LabelQueue, path: Path, clock: Clock, seconds: int) -> None:
     with queue.db.transaction() as db:
         db.execute("INSERT INTO alive VALUES ('run:1', ?, ?)", (clock.now, '{"labellers": ["me"]}'))
-    assert queue.goes_on("run") and queue.is_present("me")
+    assert queue.notices.goes_on("run") and queue.is_present("me")
     clock.now += seconds
-    assert not queue.goes_on("run") and not queue.is_present("me")
-    queue.beat("run", {"status": "here"})
-    assert queue.heartbeats()["run"][1] == {"status": "here"}
+    assert not queue.notices.goes_on("run") and not queue.is_present("me")
+    queue.notices.beat("run", {"status": "here"})
+    assert queue.notices.heartbeats()["run"][1] == {"status": "here"}
     assert len(queue.db.read("SELECT who FROM alive")) == 1
 
 
@@ -476,7 +477,7 @@ def test_answers_from_another_store_are_nobody_who_labels_here(queue: LabelQueue
         other.submit(pairs(1))
         other.answer(submission(other.claim("me")[0], answered_at=clock.now))
     queue.db.merge_from(tmp_path / "other.db")
-    queue.set_setting("overlap_share", "1")
+    queue.notices.set_setting("overlap_share", "1")
     assert not queue.is_active("me")
     queue.submit([Comparison(segment(7), segment(8), False)])
     assert queue.claim("Ann")[0].kind == "normal", "there is no second person to ask"
@@ -486,11 +487,11 @@ def test_training_starts_early_with_enough_labels_only(queue: LabelQueue) -> Non
     asked = pairs(FEW_LABELS)
     queue.db.add_answers([(pair, Choice.A) for pair in asked[:-1]], teacher="person")
     with pytest.raises(SubmissionError, match="needs 25 labels"):
-        queue.start_now()
-    assert queue.labels_to_start(500) == 500
+        queue.notices.start_now()
+    assert queue.notices.labels_to_start(500) == 500
     queue.db.add_answers([(asked[-1], Choice.EQUAL)], teacher="person")
-    queue.start_now()
-    assert queue.labels_to_start(500) == FEW_LABELS and queue.labels_to_start(10) == 10
+    queue.notices.start_now()
+    assert queue.notices.labels_to_start(500) == FEW_LABELS and queue.notices.labels_to_start(10) == 10
 
 
 # Death and disks

@@ -28,6 +28,7 @@ from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_frames
 from drlhp.labelling.answers import MAX_NOTE
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.screens import person as person_module
 from drlhp.screens import terminal as terminal_module
@@ -182,7 +183,7 @@ def terminal(folder: Path, **options: Any) -> Iterator[Terminal]:
 
 def test_presses_are_answers_and_the_terminal_is_given_back(folder: Path) -> None:
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        LabelQueue(db).set_setting("instructions", "Mind the walls.")
+        Notices(db).set_setting("instructions", "Mind the walls.")
     with terminal(folder) as screen:
         screen.wait_for("LEFT")
         screen.wait_for("Label 1")
@@ -321,8 +322,8 @@ def test_where_there_is_no_display_a_run_asks_in_its_terminal(tmp_path: Path) ->
 def test_a_long_help_is_turned_page_by_page_and_the_task_stays_in_sight(folder: Path) -> None:
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
         queue = LabelQueue(db)
-        queue.set_setting("task", "Go to the red.")
-        queue.set_setting("instructions", "Mind the walls. " * 150 + "The end.")
+        queue.notices.set_setting("task", "Go to the red.")
+        queue.notices.set_setting("instructions", "Mind the walls. " * 150 + "The end.")
     with terminal(folder, columns=60) as screen:
         screen.wait_for("Label 1")
         screen.wait_for("Go to the red.")
@@ -431,7 +432,7 @@ def test_a_terminal_that_does_not_say_how_large_it_is_gets_the_usual_size(folder
 
 def test_in_the_smallest_terminal_words_keep_to_their_rows_and_are_no_commands(folder: Path) -> None:
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        LabelQueue(db).set_setting("task", "\x1b]0;a title\x07把白色的点移到画面中间并且让它停在那里" + "不要离开" * 9)
+        Notices(db).set_setting("task", "\x1b]0;a title\x07把白色的点移到画面中间并且让它停在那里" + "不要离开" * 9)
     with terminal(folder, columns=40, rows=15) as screen:
         for words in ("LEFT: L or ←", "RIGHT: R or →", "把白色的点移到", "Label 1", "U undo  H all keys"):
             screen.wait_for(words)
@@ -486,7 +487,7 @@ def test_beside_a_window_the_terminals_keys_do_the_same(
     before = termios.tcgetattr(slave)
     monkeypatch.setattr(terminal_module, "GUARD_SECONDS", 1000.0)
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        LabelQueue(db).set_setting("task", "Go to the red.")
+        Notices(db).set_setting("task", "Go to the red.")
         screen = NoScreen()
         playback, presses = screen.playback, TerminalKeys(screen.playback, slave)
         gatherer = PersonGatherer(db, screen, presses)

@@ -64,7 +64,7 @@ def make_store(folder: Path, n: int, settings: dict[str, str] | None = None, *, 
     queue = LabelQueue(db)
     queue.submit(pairs(n, colour=colour))
     for key, value in {"goal": str(n), **(settings or {})}.items():
-        queue.set_setting(key, value)
+        queue.notices.set_setting(key, value)
     db.close()
     return folder / "prefs.db"
 

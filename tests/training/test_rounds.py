@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drlhp.labelling.gatherers import SyntheticGatherer
-from drlhp.labelling.queue import LabelQueue
+from drlhp.labelling.notices import Notices
 from drlhp.labelling.teachers import SyntheticTeacher
 from drlhp.queries.selection import informativeness
 from drlhp.runtime import checkpoint
@@ -115,7 +115,7 @@ def test_who_starts_the_training_early_is_not_held_up_by_rounds(ring: Ring) -> N
             rounds.ask()
             rounds.trainer.step()
         assert rounds.ask() == 30
-        LabelQueue(rounds.db).start_now()
+        Notices(rounds.db).start_now()
         while not rounds.trainer.pretrained:
             assert rounds.trainer.step()
         ring.channels.agent_steps.value = 500

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from drlhp.data.comparison import Choice, Comparison, is_validation
 from drlhp.data.segment import Segment
 from drlhp.errors import UserError
-from drlhp.labelling.queue import FEW_LABELS, LabelQueue
+from drlhp.labelling.notices import FEW_LABELS, Notices
 from drlhp.networks.architectures import RewardCNN
 from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime import checkpoint
@@ -138,7 +138,7 @@ def test_the_trainer_starts_early_when_somebody_says_so_and_after_a_resume_too(r
     trainer = ring.trainer(n_initial=500)
     ring.tell(answer(ring.db, range(FEW_LABELS)))
     assert not trainer.step()
-    LabelQueue(ring.db).start_now()
+    Notices(ring.db).start_now()
     assert trainer.step()
     assert ring.trainer(n_initial=500, resume=True).step()
 
