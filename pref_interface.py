@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -451,21 +451,27 @@ class PrefInterface:
         self.db.close()
 
 
-def run_interface(
-    channels: Channels,
-    make_gatherer: Callable[..., PreferenceGatherer],
-    gatherer_arguments: dict[str, Any],
-    db_path: Path,
-    interface_arguments: dict[str, Any],
-) -> None:
-    """Body of a process of its own for the preference interface: asks until told to stop.
+@dataclass(frozen=True)
+class InterfaceSpec:
+    """Describes a preference interface to the process that runs it."""
 
-    Args:
-        make_gatherer: makes who is asked, of the open store and these arguments.
-        interface_arguments: the remaining arguments of `PrefInterface`.
-    """
-    db = PrefDB.open(db_path)
-    interface = PrefInterface(db, make_gatherer(db, **gatherer_arguments), channels, **interface_arguments)
+    db_path: Path
+    """The store, which this process opens for itself."""
+    make_gatherer: Callable[[PrefDB, InterfaceSpec], PreferenceGatherer]
+    """Makes the teacher, window or page that answers, in that process; a top-level function, or a `partial` of one."""
+    config: PrefsConfig
+    seed: int
+    goal: int
+    """Labels after which nobody is asked any more."""
+    annealed_over: float
+    """Agent steps of policy training over which a synthetic teacher spreads its labels."""
+
+
+def run_interface(channels: Channels, spec: InterfaceSpec) -> None:
+    """Body of a process of its own for the preference interface: asks until told to stop."""
+    db = PrefDB.open(spec.db_path)
+    gatherer, over = spec.make_gatherer(db, spec), spec.annealed_over
+    interface = PrefInterface(db, gatherer, channels, spec.config, seed=spec.seed, goal=spec.goal, annealed_over=over)
     try:
         while not channels.stop.is_set():
             if not interface.step():

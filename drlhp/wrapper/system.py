@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ from drlhp.wrapper.folders import new_folder, predictor_checkpoint, preferences
 from drlhp.wrapper.settings import Settings, plain
 from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
 from pref_db import PrefDB
-from pref_interface import PrefsConfig, run_interface, teacher_of
+from pref_interface import InterfaceSpec, run_interface, teacher_of
 from reward_predictor import PredictorConfig, PredictorCopy, PredictorInputs, RewardPredictor, inputs_as_dict
 
 log = logging.getLogger("drlhp")
@@ -84,12 +85,12 @@ def logged(channels: Channels, path: Path, level: int, body: Callable[..., None]
     body(channels, *arguments)
 
 
-def make_gatherer(db: PrefDB, config: PrefsConfig, seed: int, ui: str, goal: int) -> PreferenceGatherer:
-    """Who is asked, made in the preference interface's process."""
-    if config.synthetic_prefs:
-        return SyntheticGatherer(db, teacher_of(config, seed, db.n_answers()))
+def make_gatherer(db: PrefDB, spec: InterfaceSpec, ui: str) -> PreferenceGatherer:
+    """Makes the synthetic teacher, window or page that answers, in the preference interface's process."""
+    if spec.config.synthetic_prefs:
+        return SyntheticGatherer(db, teacher_of(spec.config, spec.seed, db.n_answers()))
     page = PageConfig(web_port=0)
-    Notices(db).give_settings(page.settings(goal, config.labels_to_start()), keep=False)
+    Notices(db).give_settings(page.settings(spec.goal, spec.config.labels_to_start()), keep=False)
     if ui == "window":
         return PersonGatherer(db, ClipWindow(), None, LABELLER)
     return WebGatherer(db, db.path.parent, page)
@@ -302,25 +303,23 @@ class PreferenceSystem:
         assert self.run_dir is not None and self.children is not None and self.channels is not None
         if not settings.train_reward:
             self.channels.bell = None  # no trainer listens
-        config, goal = settings.prefs_config, settings.max_prefs_in_db
-        arguments = {
-            "config": config,
-            "seed": settings.seed,
-            "goal": goal,
-            # Of what is asked after the initial labels one goes with each segment's worth of steps.
-            "annealed_over": settings.segment_length * (goal - settings.n_initial_prefs),
-        }
-        gatherer = {"config": config, "seed": settings.seed, "ui": ui, "goal": goal}
+        goal = settings.max_prefs_in_db
+        spec = InterfaceSpec(
+            db_path=self.run_dir / "prefs.db",
+            make_gatherer=partial(make_gatherer, ui=ui),
+            config=settings.prefs_config,
+            seed=settings.seed,
+            goal=goal,
+            # After the initial labels, one more is due for each segment's worth of steps.
+            annealed_over=settings.segment_length * (goal - settings.n_initial_prefs),
+        )
         self.children.start(
             "preference interface",
             logged,
             self.run_dir / "pref_interface.log",
             settings.pref_interface_log_level,
             run_interface,
-            make_gatherer,
-            gatherer,
-            self.run_dir / "prefs.db",
-            arguments,
+            spec,
         )
 
     def _start_trainer(
