@@ -141,7 +141,8 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
         Path("/proc/self/comm").write_text(PROCESS)  # what `top` and `ps` call this process
 
     def leave(*_: object) -> None:
-        app.stopping = server.should_exit = True
+        app.stop()
+        server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal are for who started this process
         signal.signal(number, signal.SIG_IGN)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
-from drlhp.label_server import Address, security
-from drlhp.label_server import app as app_module
+from drlhp.label_server import Address, requests, security
 from drlhp.label_server.app import LabelApp
 from drlhp.label_server.clips import Clips, encode_sheet, fitted
 from drlhp.label_server.schema import ROUTES, problem
@@ -173,14 +173,14 @@ def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Pat
 
     async def together(*calls: Callable[[LabelQueue], Any]) -> list[Any]:
         asked.clear()
-        first = asyncio.ensure_future(app._in_queue(lambda queue: asked.wait()))
-        others = [asyncio.ensure_future(app._in_queue(call)) for call in calls]
+        first = asyncio.ensure_future(app.shared.queue.call(lambda queue: asked.wait()))
+        others = [asyncio.ensure_future(app.shared.queue.call(call)) for call in calls]
         await asyncio.sleep(0)  # each has got as far as waiting for the queue
         asked.set()
         return (await asyncio.gather(first, *others, return_exceptions=True))[1:]
 
     async def everything() -> None:
-        async with app._lifespan(app.asgi):
+        async with app.lifespan(app.asgi):
             found = await together(lambda q: q.notices.set_setting("a", "1"), fails, lambda q: q.claim("me"))
             assert found[0] is None and str(found[1]) == "of this one alone" and len(found[2]) == 1
             with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
@@ -655,14 +655,15 @@ def in_this_process(folder: Path) -> Iterator[int]:
         try:
             yield bound.getsockname()[1]
         finally:
-            app.stopping = server.should_exit = True
+            app.stop()
+            server.should_exit = True
             thread.join()
 
 
 def test_who_dawdles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_store(tmp_path, 1)
     monkeypatch.setattr(security, "HEADER_SECONDS", 0.2)
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.2)
     with in_this_process(tmp_path) as port:
         head = "POST /api/login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
         for sent, reply in (
@@ -681,9 +682,8 @@ def test_who_dawdles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_nothing_that_is_read_is_ever_run() -> None:
     """No eval, no exec, no pickle but through the import's own unpickler, and checkpoints as weights only."""
     found = []
-    for path in (
-        path for folder in (".", "a2c", "envs", "label_server", "report") for path in (ROOT / folder).glob("*.py")
-    ):
+    folders = [(ROOT / folder).rglob("*.py") for folder in ("a2c", "commands", "drlhp", "envs")]
+    for path in chain(ROOT.glob("*.py"), *folders):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             name, given = ast.unparse(call.func), {word.arg: ast.unparse(word.value) for word in call.keywords}
             runs = name in ("eval", "exec", "compile", "pickle.load", "pickle.loads", "os.system")
@@ -725,20 +725,20 @@ def test_what_fails_in_the_server_is_told_until_it_works_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = LabelApp(tmp_path / "prefs.db", tmp_path, "0" * 32, "127.0.0.1")
-    app.clips = Clips(tmp_path / "prefs.db", tmp_path / "clips", 1)
+    app.shared.clips = Clips(tmp_path / "prefs.db", tmp_path / "clips", 1)
     works = False
 
     async def method(request: Request, _: None) -> Response:
         return Response() if works else Response(1 / 0)
 
-    handle = app._handler("/openapi.json", method)
+    handle = requests.handler(app.shared, "/openapi.json", method)
     scope = {"type": "http", "method": "GET", "path": "/openapi.json", "headers": []}
     assert asyncio.run(handle(Request(scope))).status_code == 500  # type: ignore[arg-type]
-    assert "/openapi.json failed (ZeroDivisionError" in app.trouble and "Traceback" in caplog.text
+    assert "/openapi.json failed (ZeroDivisionError" in app.shared.troubles.words() and "Traceback" in caplog.text
     works = True
     assert asyncio.run(handle(Request(scope))).status_code == 200  # type: ignore[arg-type]
-    assert app.trouble == ""
-    app.clips.close()
+    assert app.shared.troubles.words() == ""
+    app.shared.clips.close()
 
 
 def test_the_true_reward_is_shown_in_evaluation_mode_only(server: Server, tmp_path: Path) -> None:

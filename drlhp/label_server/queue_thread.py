@@ -1,0 +1,74 @@
+"""The one thread of the server that uses the label queue, and a way to call into it from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from drlhp.labelling.queue import LabelQueue
+from pref_db import PrefDB
+
+T = TypeVar("T")
+
+
+class QueueThread:
+    """Runs calls on the label queue in one thread, and commits those together that came together."""
+
+    def __init__(self, db_path: Path) -> None:
+        self._db_path = db_path
+        self._queue: LabelQueue | None = None
+        self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any]]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
+
+    async def call(self, call: Callable[[LabelQueue], T]) -> T:
+        """Returns what the call returns, once it is committed. Raises what the call raises, and PrefDBError."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._calls.append((call, done))
+        await loop.run_in_executor(self._thread, self._run_waiting, loop)
+        return await done
+
+    def _run_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs all calls that wait, with one commit, because every commit waits for the disk.
+
+        A call that fails is undone alone, and its caller gets the error. If the commit fails, every caller gets it.
+        """
+        calls = []
+        while self._calls:
+            calls.append(self._calls.popleft())
+        results: list[tuple[Any, Exception | None]] = []
+        try:
+            self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path))
+            with self._queue.db.transaction() if len(calls) > 1 else contextlib.nullcontext():
+                for call, _ in calls:
+                    try:
+                        results.append((call(self._queue), None))
+                    except Exception as error:
+                        results.append((None, error))
+        except Exception as error:
+            results = [(None, error)] * len(calls)
+        for (_, done), (result, failure) in zip(calls, results, strict=True):
+            loop.call_soon_threadsafe(_settle, done, result, failure)
+
+    async def close(self) -> None:
+        """Closes the store after the calls that wait, and ends the thread."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close_queue)
+        self._thread.shutdown()
+
+    def _close_queue(self) -> None:
+        if self._queue is not None:
+            self._queue.db.close()
+
+
+def _settle(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+    if done.cancelled():  # the caller has gone
+        return
+    if failure is None:
+        done.set_result(result)
+    else:
+        done.set_exception(failure)

@@ -1,0 +1,70 @@
+"""Routes about stored answers: a labeller's own, their quality, and the export of all."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from drlhp.label_server.shared import Shared
+from drlhp.labelling.answers import HistoryRow
+from drlhp.labelling.quality import judged, quality
+from drlhp.labelling.queue import ALL, LabelQueue
+from pref_db import spreadsheet_cell
+
+EXPORT_VERSION = 1  # of the page's export, which is for reading; `run.py export` is for moving labels
+HISTORY_FIELDS = ("seq", "comparison_id", "left", "right", "choice", "answered_at", "flag", "note")
+
+
+class History:
+    """Shows the answers that are stored."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    async def get_history(self, request: Request, query: dict[str, Any]) -> Response:
+        labeller, limit = request.state.session.labeller, query.get("limit", 24)
+        before, flagged = query.get("before"), "flag" in query
+
+        def read(queue: LabelQueue) -> list[HistoryRow]:
+            rows = queue.history(
+                labeller, choice=query.get("choice"), before_seq=before, limit=ALL if flagged else limit
+            )
+            return [row for row in rows if row.flag or not flagged][:limit]
+
+        rows = await self._shared.queue.call(read)
+        return JSONResponse({"rows": [{name: getattr(row, name) for name in HISTORY_FIELDS} for row in rows]})
+
+    async def get_quality(self, request: Request, _: None) -> Response:
+        rows, undone = await self._shared.queue.call(
+            lambda queue: (queue.history(merged=True, limit=ALL), queue.undone())
+        )
+        return JSONResponse(await asyncio.to_thread(quality, judged(rows), undone))
+
+    async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
+        rows = await self._shared.queue.call(lambda queue: queue.history(merged=True, limit=ALL))
+        records = [{"schema": EXPORT_VERSION, **asdict(row)} for row in reversed(rows)]
+        for record in records:
+            del record["token"]
+        if query.get("format") == "csv":
+            return Response(_csv(records), media_type="text/csv", headers=_attached("labels.csv"))
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        return Response(lines, media_type="application/jsonl", headers=_attached("labels.jsonl"))
+
+
+def _csv(records: list[dict[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]) if records else ["seq"])
+    writer.writeheader()
+    writer.writerows({name: spreadsheet_cell(value) for name, value in record.items()} for record in records)
+    return file.getvalue()
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
