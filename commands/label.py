@@ -239,7 +239,7 @@ def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_
     goal, drawing = config.max_prefs, Drawing()
 
     def asks_on_the_page() -> bool:
-        return config.ui == "web" and not goes_on and queue.is_asking()
+        return config.ui == "web" and not goes_on and queue.leases.is_asking()
 
     while not gatherer.ended and (goal is None or n_labels < goal or asks_on_the_page()):
         if time.monotonic() >= look_at:

@@ -675,7 +675,7 @@ def test_while_somebody_labels_beside_the_run_it_asks_on_when_its_own_labeller_h
         interface.step()
         step_until(interface, lambda: bool(helper.counts().ready))
         (lease,) = helper.claim("helper")
-        helper.answer(Submission(lease.token, lease.token, lease.comparison_id, "helper", "left", 1.0, 2.0))
+        helper.answers.add(Submission(lease.token, lease.token, lease.comparison_id, "helper", "left", 1.0, 2.0))
     step_until(interface, lambda: interface.n_labels == 2 * PERSON_AHEAD)
     helper.notices.beat("label", {"status": "over", "ended": "over"})
     interface._told = interface.gatherer._told_at = -math.inf  # type: ignore[attr-defined]
@@ -765,9 +765,9 @@ def test_answers_from_another_process_arrive_by_id_in_any_order(ring: Ring) -> N
         given: tuple[Any, ...] = ("left", "incomparable", "equal", "right")
         for lease, choice in zip(reversed(leases), given, strict=True):
             token = lease.token
-            page.answer(Submission(token, token, lease.comparison_id, "ann", choice, 1.0, 2.0))
+            page.answers.add(Submission(token, token, lease.comparison_id, "ann", choice, 1.0, 2.0))
             choices[lease.comparison_id] = choice
-        taken_back = page.undo("ann")
+        taken_back = page.answers.undo("ann")
     assert taken_back is not None
     for _ in range(2):
         interface.step()
@@ -831,7 +831,7 @@ def test_the_policy_waits_while_too_many_questions_are_open(ring: Ring, wait: An
 
     def answer(n: int) -> None:
         for lease in page.claim("ann", n):
-            page.answer(Submission(lease.token, lease.token, lease.comparison_id, "ann", "left", 1.0, 2.0))
+            page.answers.add(Submission(lease.token, lease.token, lease.comparison_id, "ann", "left", 1.0, 2.0))
 
     interface.step()
     answer(10)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Records of what a labeller is asked and answers: leases, submissions, receipts and rows of the history."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from drlhp.data.comparison import Side
 from drlhp.errors import PrefDBError
 
-Choice = Literal["left", "right", "equal", "incomparable"]
-
-
-CHOICES = ("left", "right", "equal", "incomparable")
-
-
-LABELLER = "me"  # who labels on the run's own machine, unless they say who they are
-
-
-PERSON = "person"  # answer.teacher of what people say
-
-
-MAX_NOTE, MAX_NICKNAME = 500, 40
+LABELLER = "me"  # nickname of a labeller on the run's own machine who gives no other
+PERSON = "person"  # answer.teacher of answers that people give
+MAX_NOTE, MAX_NICKNAME = 500, 40  # characters
+CLAIM_SECONDS = 0.2  # between two claims while there is no pair
 
 
 class SubmissionError(PrefDBError):
-    """What a labeller sent cannot be stored; the message is one sentence."""
+    """A labeller's submission cannot be stored; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A pair that one labeller has before them; `left` and `right` are segment ids, as they are to be shown."""
+    """A pair that one labeller has before them; `left` and `right` are segment ids, as they are shown."""
 
     token: str
     comparison_id: str
@@ -53,7 +45,7 @@ class Submission:
     token: str
     comparison_id: str
     labeller: str
-    choice: Choice
+    choice: Side
     shown_at: float
     answered_at: float
     watched_ms: int | None = None
@@ -62,7 +54,7 @@ class Submission:
     flag: bool = False
     note: str = ""
     supersedes: int | None = None
-    teacher: str = PERSON  # another name where a program answers beside people
+    teacher: str = PERSON  # or the name of a program that answers beside people
 
     def check(self) -> None:
         """Raises SubmissionError if a field is out of its range."""
@@ -72,7 +64,7 @@ class Submission:
             "client_id must be 1 to 64 of A-Z, a-z, 0-9, _ and -": not re.fullmatch(
                 r"[\w-]{1,64}", self.client_id, re.A
             ),
-            f"choice must be one of {', '.join(CHOICES)}": self.choice not in CHOICES,
+            f"choice must be one of {', '.join(get_args(Side))}": self.choice not in get_args(Side),
             "shown_at and answered_at must be numbers": not math.isfinite(self.shown_at + self.answered_at),
             "speed must be a number above 0": not 0 < self.speed < math.inf,
             "watched_ms and replays must be whole numbers of 0 or more": not all(0 <= n < 2**53 for n in whole),
@@ -85,10 +77,10 @@ class Submission:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a submission, with the row that is in the store now.
+    """The outcome of a submission, with the row that is in the store now.
 
-    `stored`: committed. `late`: the same, but the lease was over. `known`: this client_id was stored before.
-    `conflict`: nothing was stored, for the labeller has another answer to this pair, or what it edits is not current.
+    `stored`: committed. `late`: committed, but the lease had expired. `known`: this client_id was stored before.
+    `conflict`: nothing was stored, because the labeller has another answer to this pair or edits an old one.
     """
 
     status: Literal["stored", "known", "conflict", "late"]
@@ -119,7 +111,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Counts:
-    """Effective labels and answers, and the queries that are free, on lease, and taken back unasked."""
+    """Numbers of effective labels and answers, and of queries that are free, on lease and withdrawn."""
 
     labels: int
     answers: int
@@ -129,15 +121,12 @@ class Counts:
 
 
 def check_labeller(labeller: str) -> None:
-    """Raises SubmissionError unless this may be a nickname."""
+    """Raises SubmissionError unless the nickname has an allowed length and can be printed."""
     if not 1 <= len(labeller) <= MAX_NICKNAME or not labeller.isprintable() or labeller.isspace():
         raise SubmissionError(f"a nickname must be 1 to {MAX_NICKNAME} printable characters.")
 
 
 def flip_of(labeller: str, comparison_id: str) -> bool:
-    """Whether this labeller sees the pair's second segment on the left: fixed, and as good as drawn by coin."""
+    """Returns whether this labeller sees the pair's second segment on the left: random, but always the same."""
     digest = hashlib.blake2b(f"{labeller}\n{comparison_id}".encode()).digest()
     return bool(digest[-1] & 1)
-
-
-CLAIM_SECONDS = 0.2  # between looks for a pair while there is none

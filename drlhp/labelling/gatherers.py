@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from drlhp.data.comparison import Choice, Comparison, Label
+from drlhp.data.comparison import Choice, Comparison, Label, side_of
 from drlhp.labelling.answers import CLAIM_SECONDS, Lease, Submission
-from drlhp.labelling.answers import Choice as Side
 from drlhp.labelling.notices import Who
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher
@@ -29,13 +28,6 @@ log = logging.getLogger("run")
 ANSWERS_PER_COMMIT = 64
 PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
 TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
-# How a choice reads for a pair whose first segment is on the left.
-SIDES: dict[Choice, Side] = {
-    Choice.A: "left",
-    Choice.B: "right",
-    Choice.EQUAL: "equal",
-    Choice.INCOMPARABLE: "incomparable",
-}
 
 
 @dataclass(frozen=True)
@@ -180,10 +172,7 @@ class QueueGatherer:
         return answered
 
     def _look(self) -> None:
-        # A pair that a second person may be asked about has its label already.
-        answered = "SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id"
-        unanswered = f"SELECT comparison_id FROM query WHERE state = 'ready' AND NOT EXISTS ({answered})"
-        self.pending = {row[0] for row in self.db.read(unanswered)}
+        self.pending = self.queue.unanswered()
 
     def withdraw(self, older_than_policy_step: int) -> None:
         if self.pending and self.queue.withdraw(older_than_policy_step):
@@ -231,10 +220,10 @@ class TeacherGatherer(QueueGatherer):
         chance = (self.seed, int(lease.comparison_id, 16), int(lease.kind == "repeat"), *self.labeller.encode())
         self.teacher.rng = np.random.default_rng(chance)
         left, right = (self.db.stored_segment(segment_id).decode() for segment_id in (lease.left, lease.right))
-        choice = SIDES[self.teacher.poll(Comparison(left, right, flip=False))]
+        choice = side_of(self.teacher.poll(Comparison(left, right, flip=False)), flip=False)
         about = (lease.token, lease.comparison_id, self.labeller, choice, shown_at, time.time())
         # A conflict, where another process labels by this name, is as good: the pair has its answer.
-        self.queue.answer(Submission(uuid.uuid4().hex, *about, teacher=self.teacher.name))
+        self.queue.answers.add(Submission(uuid.uuid4().hex, *about, teacher=self.teacher.name))
         self.lease = None
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
@@ -245,5 +234,5 @@ class TeacherGatherer(QueueGatherer):
     def close(self) -> None:
         """Gives back what it could not judge."""
         if self.lease is not None:
-            self.queue.release([self.lease.token])
+            self.queue.leases.release([self.lease.token])
         self.lease = None

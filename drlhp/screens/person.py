@@ -16,9 +16,10 @@ from typing import IO, Any, Literal, Protocol
 import numpy as np
 
 from drlhp.errors import DamagedError
+from drlhp.labelling.answer_log import ALL
 from drlhp.labelling.answers import CLAIM_SECONDS, HistoryRow, Lease, Submission, SubmissionError
 from drlhp.labelling.quality import in_words
-from drlhp.labelling.queue import ALL, LabelQueue
+from drlhp.labelling.queue import LabelQueue
 from drlhp.screens.playback import ANSWERS, KEYS_HELP, WORDS, Playback, plain
 
 log = logging.getLogger("run")
@@ -205,7 +206,7 @@ class Person:
         # An answer is taken all the same of who comes back to a pair that has gone to somebody else meanwhile.
         if self.lease is not None and now >= self._renew_at and self.screen.playback.idle_seconds < IDLE_SECONDS:
             self._renew_at = now + RENEW_SECONDS
-            self.queue.renew([self.lease.token])
+            self.queue.leases.renew([self.lease.token])
 
     def _start(self, lease: Lease) -> None:
         if not self._play(lease.left, lease.right):
@@ -281,7 +282,9 @@ class Person:
         elif action == "gallery":
             self._look_back()
         elif action == "quality":
-            self.screen.playback.read(in_words(self.queue.history(merged=True, limit=ALL), self.queue.undone()))
+            self.screen.playback.read(
+                in_words(self.queue.answers.history(merged=True, limit=ALL), self.queue.answers.undone())
+            )
         elif self._shows_clips and action == "flag":
             self.screen.playback.flag()
         elif self.past:
@@ -290,8 +293,8 @@ class Person:
             elif action in ANSWERS:
                 self._change(action)
         elif action == "undo":
-            newest = self.queue.newest(self.labeller)
-            lease = self.queue.undo(self.labeller)
+            newest = self.queue.answers.newest(self.labeller)
+            lease = self.queue.answers.undo(self.labeller)
             if lease is None:
                 print("There is no answer to undo.", flush=True)
             else:
@@ -314,7 +317,7 @@ class Person:
 
     def _look_back(self) -> None:
         """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
-        was_looking, rows = bool(self.past), self.past or self.queue.history(self.labeller, limit=ALL)
+        was_looking, rows = bool(self.past), self.past or self.queue.answers.history(self.labeller, limit=ALL)
         if not was_looking:
             self._set_aside()
         for place in range(self._place + 1 if was_looking else 0, len(rows)):
@@ -341,7 +344,7 @@ class Person:
         """Makes another answer of the one that is shown."""
         row, playback = self.past[self._place], self.screen.playback
         flag, note = playback.flagged, playback.note
-        receipt = self.queue.edit(uuid.uuid4().hex, self.labeller, row.seq, choice, flag=flag, note=note)
+        receipt = self.queue.answers.edit(uuid.uuid4().hex, self.labeller, row.seq, choice, flag=flag, note=note)
         if receipt is None or receipt.status == "conflict":
             print("That answer was changed elsewhere meanwhile; press G to see what it is now.", flush=True)
             self._go_on()
@@ -377,7 +380,7 @@ class Person:
     def _give_back(self) -> None:
         if self.lease is not None:
             self._set_aside()
-            self.queue.release([self.lease.token])
+            self.queue.leases.release([self.lease.token])
         self.lease, self._claim_at = None, 0.0
 
     def _answer(self, lease: Lease, choice: Any) -> None:
@@ -397,7 +400,7 @@ class Person:
             flag=playback.flagged,
             note=playback.note,
         )
-        if self.queue.answer(submission).status == "conflict":
+        if self.queue.answers.add(submission).status == "conflict":
             print(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.", flush=True)
         self._paces.append(took)
         self.lease, self._claim_at = None, 0.0
@@ -412,7 +415,7 @@ class Person:
         """Gives back what is on lease and closes the screen; may be called twice."""
         try:
             if self.lease is not None:
-                self.queue.release([self.lease.token])
+                self.queue.leases.release([self.lease.token])
             if self.past:
                 self._keep_note()
         finally:  # also where the store takes nothing any more

@@ -48,8 +48,8 @@ def run(tmp_path: Path) -> Path:
         for n, (lease, choice) in enumerate(zip(queue.claim("ann", 4), choices, strict=True)):
             note = '=HYPERLINK("http://example.org")' if n == 0 else ""
             rest = {"watched_ms": 2500, "replays": n, "speed": 0.5, "flag": n == 1, "note": note}
-            queue.answer(Submission(f"c{n}", lease.token, lease.comparison_id, "ann", choice, 10.0, 12.5, **rest))  # type: ignore[arg-type]
-        queue.undo("ann")
+            queue.answers.add(Submission(f"c{n}", lease.token, lease.comparison_id, "ann", choice, 10.0, 12.5, **rest))  # type: ignore[arg-type]
+        queue.answers.undo("ann")
         db.add_segments([pixel_segment(99, steps=9)])
     return folder
 
@@ -93,7 +93,7 @@ def test_an_export_holds_a_backup_of_a_store_that_is_in_use(run: Path, tmp_path:
         with contextlib.closing(PrefDB.open(tmp_path / "out" / "prefs.db")) as copy:
             assert copy.read(f"SELECT {columns} FROM answer") == db.read(f"SELECT {columns} FROM answer")
             assert sorted(copy.segment_ids()) == sorted(db.segment_ids()) and Notices(copy).setting("half") is None
-            assert copy.read("PRAGMA journal_mode") == [("wal",)] and LabelQueue(copy).undo("ann") is not None
+            assert copy.read("PRAGMA journal_mode") == [("wal",)] and LabelQueue(copy).answers.undo("ann") is not None
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula(run: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_names_of_any_script_are_exported_whatever_the_locale(run: Path, tmp_pat
         queue = LabelQueue(db)
         queue.submit([pair(6)])
         lease = queue.claim("Žofie 佳", 1)[0]
-        queue.answer(Submission("z", lease.token, lease.comparison_id, "Žofie 佳", "left", 20.0, 21.0))
+        queue.answers.add(Submission("z", lease.token, lease.comparison_id, "Žofie 佳", "left", 20.0, 21.0))
     ascii_alone = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     line = [sys.executable, str(ROOT / "run.py"), "export", str(run), "--output", str(tmp_path / "out")]
     result = subprocess.run(line, env=ascii_alone, capture_output=True, text=True)

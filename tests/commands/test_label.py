@@ -89,12 +89,12 @@ def test_the_page_stays_until_a_second_opinion_is_given(tmp_path: Path, goal: in
                 if name := next(turns, ""):
                     assert name == "Ann" or queue.notices.heartbeats()["label"][1]["status"] == label.WITH_OTHERS
                     token, pair = leases[name].token, leases[name].comparison_id
-                    queue.answer(Submission(token, token, pair, name, "left", shown_at=1.0, answered_at=2.0))
+                    queue.answers.add(Submission(token, token, pair, name, "left", shown_at=1.0, answered_at=2.0))
                 return super().drain()
 
         config = LabelConfig("run", ui="web", max_prefs=goal)
         label.label(db, OnThePage(db, "label"), config, run_goes_on=lambda: False)
-        assert [row.labeller for row in queue.history()] == ["Bob", "Ann"]
+        assert [row.labeller for row in queue.answers.history()] == ["Bob", "Ann"]
 
 
 def test_a_run_that_comes_back_asks_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_a_teacher_in_the_queue_gives_the_labels_that_it_gives_by_itself(tmp_pat
         sides = Counter(row[3] for row in rows)
         assert min(sides[0], sides[1]) >= 20 and all(row[3] == row[4] for row in rows), "either clip may be on the left"
         assert [row[5] for row in rows].count("equal") == 1
-        assert len(LabelQueue(db).history("oracle", limit=99)) == db.n_answers(), "as it is of people"
+        assert len(LabelQueue(db).answers.history("oracle", limit=99)) == db.n_answers(), "as it is of people"
 
 
 def test_what_a_teacher_leaves_to_chance_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_beside_somebody_else_no_pair_is_asked_twice(tmp_path: Path) -> None:
         while leases := queue.claim("Ann", 2):
             gatherer.drain()
             about = (leases[0].token, leases[0].comparison_id, "Ann", "equal", time.time(), time.time())
-            queue.answer(Submission(uuid.uuid4().hex, *about))  # type: ignore[arg-type]
+            queue.answers.add(Submission(uuid.uuid4().hex, *about))  # type: ignore[arg-type]
         answered = db.read("SELECT comparison_id, labeller, teacher FROM answer")
     assert len(answered) == len({row[0] for row in answered}) == 28
     by = Counter(row[1:] for row in answered)

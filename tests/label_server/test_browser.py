@@ -116,7 +116,7 @@ def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
 def rows(server: Server) -> list[HistoryRow]:
     """Effective answers in the store, oldest first."""
     with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
-        return LabelQueue(db).history()[::-1]
+        return LabelQueue(db).answers.history()[::-1]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
@@ -958,7 +958,7 @@ def test_pairs_that_are_left_for_others_are_not_asked_for_again_and_again(browse
                 page.wait_for_selector(f"#status:has-text('number {n}')")
             assert len(claims) < 10, "as often as there is news"
             assert "0 pairs waiting" in page.inner_text("#status") and page.title() == "Which clip is better?"
-            queue.release([lease.token for lease in held])
+            queue.leases.release([lease.token for lease in held])
             assert wait_for_pair(page)
 
 
@@ -983,7 +983,9 @@ def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_p
         with running(tmp_path) as server, opened(browser, server) as page:
             assert page.is_hidden("#start"), "too few labels"
             for lease in queue.claim("somebody", 25):
-                queue.answer(Submission(lease.token, lease.token, lease.comparison_id, "somebody", "equal", 1.0, 2.0))
+                queue.answers.add(
+                    Submission(lease.token, lease.token, lease.comparison_id, "somebody", "equal", 1.0, 2.0)
+                )
             page.wait_for_selector("#start")
             page.keyboard.press("t")
             page.click("#start-dialog button:has-text('Not yet')")

@@ -209,7 +209,7 @@ def test_old_sheets_of_answered_pairs_are_deleted_and_drawn_again(
         for number in range(4):
             (lease,) = queue.claim("me")
             now = queue.clock()
-            queue.answer(Submission(f"answer-{number}", lease.token, lease.comparison_id, "me", "left", now, now))
+            queue.answers.add(Submission(f"answer-{number}", lease.token, lease.comparison_id, "me", "left", now, now))
             answered.append((lease.left, lease.right))
         SheetStore(place).write("0" * 64, b"another run's")
         clips.tidy(4)
@@ -240,7 +240,7 @@ def test_on_a_disk_that_is_nearly_full_the_clips_of_answered_pairs_make_room(
     with closing(PrefDB.open(db_path)) as db, closing(Clips(db_path, tmp_path / "clips", keep=10)) as clips:
         queue = LabelQueue(db)
         answered, shown, next_one = queue.claim("me", 3)
-        queue.answer(Submission("a", answered.token, answered.comparison_id, "me", "left", 1.0, 2.0))
+        queue.answers.add(Submission("a", answered.token, answered.comparison_id, "me", "left", 1.0, 2.0))
         for segment_id in (answered.left, answered.right, shown.left, shown.right):
             clips.sheet(segment_id)
         real = shutil.disk_usage(tmp_path)

@@ -311,7 +311,7 @@ def test_a_pair_that_one_of_two_people_has_answered_is_waited_for_no_more(tmp_pa
             cursor.execute("UPDATE query SET need = 2")
         lease, _ = run.queue.claim("ann", 2)
         now = time.time()
-        run.queue.answer(Submission("one", lease.token, lease.comparison_id, "ann", "left", now, now))
+        run.queue.answers.add(Submission("one", lease.token, lease.comparison_id, "ann", "left", now, now))
         assert [one.comparison_id for one in run.drain()] == [lease.comparison_id]
         assert len(run.pending) == 1 and lease.comparison_id not in run.pending
         assert lease.comparison_id in {other.comparison_id for other in run.queue.claim("bob", 2)}
@@ -339,7 +339,7 @@ def test_a_program_labels_over_http_as_the_page_about_it_says(
         label_over_http.main(server.address.link(server.token))
     assert capsys.readouterr().out.startswith("4 of 4 labels. All 4 labels have been given.")
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
-        rows = LabelQueue(db).history("a program")
+        rows = LabelQueue(db).answers.history("a program")
         for row in rows:
             left, right = (label_over_http.movement(db.segment(one).frames()) for one in (row.left, row.right))
             assert row.choice == ("equal" if left == right else "left" if left > right else "right")
@@ -762,7 +762,7 @@ def test_the_reason_why_there_is_no_pair(tmp_path: Path) -> None:
         lease = queue.claim("a")[0]
         assert "with other people" in reason()
         queue.notices.beat("run", {"status": "Waiting for clips from the agent (1 of 2)"})
-        queue.release([lease.token])
+        queue.leases.release([lease.token])
         queue.withdraw(10**9)
         with db.transaction() as connection:
             connection.execute("UPDATE query SET state = 'withdrawn'")

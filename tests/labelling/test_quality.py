@@ -89,8 +89,8 @@ def test_a_screen_without_tables_tells_of_slow_answers_and_of_those_that_were_ta
         queue = LabelQueue(db)
         for n, lease in enumerate(queue.claim("me", 4)):
             about = (lease.token, lease.token, lease.comparison_id)
-            queue.answer(Submission(*about, "me", "equal", shown_at=100.0 * n, answered_at=100.0 * n + 2 + n))
-        assert queue.undo("me")
-        words = in_words(queue.history(), queue.undone())
+            queue.answers.add(Submission(*about, "me", "equal", shown_at=100.0 * n, answered_at=100.0 * n + 2 + n))
+        assert queue.answers.undo("me")
+        words = in_words(queue.answers.history(), queue.answers.undone())
     assert "me: 3 answers, 3.0 s each (nine in ten within 4.0 s)" in words
     assert "equal 100%, can't tell 0%, taken back 25%" in words

@@ -97,7 +97,7 @@ def test_eight_threads_claim_a_thousand_queries_and_none_twice(path: Path) -> No
             while leases := queue.claim(f"labeller {number}", n=3):
                 claimed[number] += [lease.comparison_id for lease in leases]
                 for lease in leases:
-                    assert queue.answer(submission(lease, labeller=f"labeller {number}")).status == "stored"
+                    assert queue.answers.add(submission(lease, labeller=f"labeller {number}")).status == "stored"
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -129,7 +129,7 @@ def test_sides_are_random_but_fixed_and_are_what_is_stored(queue: LabelQueue) ->
     assert 0.47 < sum(lease.flip for lease in leases) / 2000 < 0.53
     assert sum(flip_of("you", lease.comparison_id) == lease.flip for lease in leases) in range(900, 1100)
     for lease in leases[:20]:
-        queue.answer(submission(lease, "left"))
+        queue.answers.add(submission(lease, "left"))
     for row, lease in zip(queue.db.answers(), leases, strict=False):
         assert row.flip == lease.flip == flip_of("me", lease.comparison_id)
         assert (row.a if row.choice == Choice.A else row.b) == lease.left
@@ -140,7 +140,7 @@ def test_what_is_passed_on_comes_last_and_goes_to_others(queue: LabelQueue) -> N
     queue.submit([first], priority=1.0)
     queue.submit([second])
     (lease,) = queue.claim("me")
-    queue.release([lease.token])
+    queue.leases.release([lease.token])
     (other,) = queue.claim("me")
     assert (lease.comparison_id, other.comparison_id) == (first.id, second.id)
     assert queue.claim("you")[0].comparison_id == first.id
@@ -154,15 +154,15 @@ def test_a_lease_that_is_over_goes_to_somebody_else_and_its_answer_is_kept_as_la
     (lease,) = queue.claim("me")
     clock.now += 50
     assert queue.claim("you") == []
-    queue.renew([lease.token])
+    queue.leases.renew([lease.token])
     clock.now += 50
     assert queue.claim("you") == [] and queue.counts().leased == 1
     clock.now += 20
     (theirs,) = queue.claim("you")
     assert theirs.comparison_id == lease.comparison_id
-    queue.renew([lease.token])
-    assert queue.answer(submission(lease, "left")).status == "late"
-    assert queue.answer(submission(theirs, "right", "you")).status == "stored"
+    queue.leases.renew([lease.token])
+    assert queue.answers.add(submission(lease, "left")).status == "late"
+    assert queue.answers.add(submission(theirs, "right", "you")).status == "stored"
     assert [late for _, _, late in stored(queue)] == [1, 0] and queue.counts().labels == 2
 
 
@@ -175,15 +175,15 @@ def test_a_clock_that_jumps_neither_loses_an_answer_nor_keeps_a_pair_for_ever(
     clock.now += jump
     (theirs,) = queue.claim("you")
     assert theirs.comparison_id == kept.comparison_id
-    assert queue.answer(submission(kept)).status == "late" and queue.counts().labels == 1
+    assert queue.answers.add(submission(kept)).status == "late" and queue.counts().labels == 1
     assert queue.claim("you", 2)[1].comparison_id == left.comparison_id
 
 
 def test_an_answer_from_the_future_is_of_now(queue: LabelQueue, clock: Clock) -> None:
     queue.submit(pairs(1))
     (lease,) = queue.claim("me")
-    queue.answer(submission(lease, shown_at=clock.now + 3600, answered_at=clock.now + 3604))
-    (row,) = queue.history()
+    queue.answers.add(submission(lease, shown_at=clock.now + 3600, answered_at=clock.now + 3604))
+    (row,) = queue.answers.history()
     assert (row.shown_at, row.answered_at) == (clock.now - 4, clock.now)
 
 
@@ -192,8 +192,8 @@ def test_a_pair_is_looked_at_for_no_less_than_nothing_where_the_clock_was_put_ba
 ) -> None:
     queue.submit(pairs(1))
     (lease,) = queue.claim("me")
-    queue.answer(submission(lease, shown_at=3700.0, answered_at=104.0))
-    (row,) = queue.history()
+    queue.answers.add(submission(lease, shown_at=3700.0, answered_at=104.0))
+    (row,) = queue.answers.history()
     assert (row.shown_at, row.answered_at) == (104.0, 104.0)
 
 
@@ -201,7 +201,7 @@ def test_a_lease_lasts_three_times_the_labellers_own_median(queue: LabelQueue, c
     queue.submit(pairs(6))
     assert queue.claim("me")[0].expires_at == clock.now + 60
     for seconds, lease in zip((10.0, 40.0, 50.0), queue.claim("me", 3), strict=True):
-        queue.answer(submission(lease, shown_at=100.0, answered_at=100.0 + seconds))
+        queue.answers.add(submission(lease, shown_at=100.0, answered_at=100.0 + seconds))
     assert queue.claim("me")[0].expires_at == clock.now + 120
     assert queue.claim("you")[0].expires_at == clock.now + 60
 
@@ -210,9 +210,9 @@ def test_two_people_are_asked_where_two_are_needed(queue: LabelQueue) -> None:
     queue.submit(pairs(1), need=2)
     mine, theirs = queue.claim("me", 2), queue.claim("you", 2)
     assert [len(mine), len(theirs), len(queue.claim("they"))] == [1, 1, 0]
-    queue.answer(submission(mine[0]))
+    queue.answers.add(submission(mine[0]))
     assert queue.claim("me") == [] and queue.counts().leased == 1
-    queue.answer(submission(theirs[0], labeller="you"))
+    queue.answers.add(submission(theirs[0], labeller="you"))
     assert queue.counts().leased == 0 and queue.claim("they") == []
 
 
@@ -220,12 +220,12 @@ def test_a_share_of_the_pairs_is_asked_of_two_once_two_label(queue: LabelQueue, 
     queue.notices.set_setting("overlap_share", "0.5")
     queue.submit(pairs(200))
     for lease in queue.claim("me", 60):
-        queue.answer(submission(lease, answered_at=clock.now))
+        queue.answers.add(submission(lease, answered_at=clock.now))
     assert not queue.db.read("SELECT 1 FROM query WHERE need > 1"), "nobody else is there"
     while leases := [*queue.claim("me", 10), *queue.claim("you", 10)]:
         for number, lease in enumerate(leases):
             labeller = "me" if number < 10 and lease in queue.claim("me", 10) else "you"
-            queue.answer(submission(lease, labeller=labeller, answered_at=clock.now))
+            queue.answers.add(submission(lease, labeller=labeller, answered_at=clock.now))
     twice = [n for _, n in queue.db.read("SELECT comparison_id, count(*) FROM answer GROUP BY 1") if n == 2]
     assert 50 <= len(twice) <= 90
     assert queue.db.read("SELECT count(*) FROM (SELECT DISTINCT comparison_id, labeller FROM answer)") == [
@@ -239,7 +239,7 @@ def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: Lab
     asked: list[Lease] = []
     while leases := queue.claim("me", 3):
         asked.append(leases[0])
-        assert queue.answer(submission(leases[0])).status == "stored"
+        assert queue.answers.add(submission(leases[0])).status == "stored"
     repeats = [(n, lease) for n, lease in enumerate(asked) if lease.kind == "repeat"]
     assert len(asked) == 100 + len(repeats) and 7 <= len(repeats) <= 11
     for n, lease in repeats:
@@ -261,7 +261,7 @@ def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: Label
     queue.db._connection().set_progress_handler(count, 1000)
     with queue.db.transaction():  # one commit, which alone takes time here
         for _ in asked:
-            queue.answer(submission(queue.claim("me")[0]))
+            queue.answers.add(submission(queue.claim("me")[0]))
             work.append(0)
     early, late = max(work[150:250]), max(work[900:1000])
     assert late < 8 * early, "of four times as many answers it takes about four times as much"
@@ -272,11 +272,11 @@ def test_an_answer_can_be_changed_while_its_pair_is_asked_again(queue: LabelQueu
     queue.submit(pairs(50))
     first: dict[str, int] = {}
     while (lease := queue.claim("me")[0]).kind != "repeat":
-        first[lease.comparison_id] = queue.answer(submission(lease)).seq
-    changed = queue.edit("changed", "me", first[lease.comparison_id], "right")
+        first[lease.comparison_id] = queue.answers.add(submission(lease)).seq
+    changed = queue.answers.edit("changed", "me", first[lease.comparison_id], "right")
     assert changed is not None and changed.status == "stored"
-    assert queue.claim("me") == [lease] and queue.answer(submission(lease)).status == "stored"
-    both = [row.choice for row in queue.history("me", limit=100) if row.comparison_id == lease.comparison_id]
+    assert queue.claim("me") == [lease] and queue.answers.add(submission(lease)).status == "stored"
+    both = [row.choice for row in queue.answers.history("me", limit=100) if row.comparison_id == lease.comparison_id]
     assert both == ["left", "right"]
 
 
@@ -285,8 +285,8 @@ def test_only_old_queries_that_nobody_saw_are_withdrawn(queue: LabelQueue) -> No
     for priority, (pair, step) in enumerate(((new, 10), (old, 1), (answered, 1), (seen, 1))):
         queue.submit([pair], policy_step=step, priority=float(priority))
     (_, lease) = queue.claim("me", 2)
-    queue.answer(submission(lease))
-    queue.undo("me")
+    queue.answers.add(submission(lease))
+    queue.answers.undo("me")
     assert queue.withdraw(5) == 1 and queue.counts().withdrawn == 1
     queue.submit([old], policy_step=20)
     assert queue.withdraw(5) == 0 and queue.counts().withdrawn == 1
@@ -299,10 +299,10 @@ def test_only_old_queries_that_nobody_saw_are_withdrawn(queue: LabelQueue) -> No
 def test_duplicates_and_answers_in_any_order_are_stored_once(queue: LabelQueue) -> None:
     queue.submit(pairs(3))
     sent = [submission(lease, choice) for lease, choice in zip(queue.claim("me", 3), ("left", "equal", "right"))]  # noqa: B905
-    receipts = [queue.answer(one) for one in (sent[2], sent[0], sent[2], sent[1], sent[0])]
+    receipts = [queue.answers.add(one) for one in (sent[2], sent[0], sent[2], sent[1], sent[0])]
     assert [receipt.status for receipt in receipts] == ["stored", "stored", "known", "stored", "known"]
     assert [receipts[2].choice, receipts[4].choice] == ["right", "left"] and receipts[2].seq == receipts[0].seq
-    double = queue.answer(replace(sent[0], client_id="another-tab", choice="right"))
+    double = queue.answers.add(replace(sent[0], client_id="another-tab", choice="right"))
     assert (double.status, double.seq, double.choice) == ("conflict", receipts[1].seq, "left")
     assert len(stored(queue)) == 3
 
@@ -313,32 +313,35 @@ def test_a_client_id_that_is_used_again_for_something_else_is_refused_and_not_ta
     queue.submit(pairs(3))
     mine, other = queue.claim("me", 2)
     (theirs,) = queue.claim("you")
-    first = queue.answer(submission(mine, client_id="1"))
+    first = queue.answers.add(submission(mine, client_id="1"))
     for again in (submission(other, client_id="1"), submission(theirs, labeller="you", client_id="1")):
         with pytest.raises(SubmissionError, match="that of another answer"):
-            queue.answer(again)
+            queue.answers.add(again)
     with pytest.raises(SubmissionError, match="that of another answer"):
-        queue.edit("1", "me", first.seq, "right")
-    changed = queue.edit("2", "me", first.seq, "right")
-    assert changed is not None and queue.edit("2", "me", first.seq, "right") == replace(changed, status="known")
-    assert queue.answer(submission(mine, client_id="1")) == replace(first, status="known"), "sent once more"
+        queue.answers.edit("1", "me", first.seq, "right")
+    changed = queue.answers.edit("2", "me", first.seq, "right")
+    assert changed is not None and queue.answers.edit("2", "me", first.seq, "right") == replace(changed, status="known")
+    assert queue.answers.add(submission(mine, client_id="1")) == replace(first, status="known"), "sent once more"
 
 
 def test_an_answer_can_be_changed_and_a_change_of_what_is_gone_is_a_conflict(queue: LabelQueue) -> None:
     queue.submit(pairs(1))
     (lease,) = queue.claim("me")
-    first = queue.answer(submission(lease, "left"))
-    second = queue.answer(submission(lease, "right", supersedes=first.seq, note="looked again", flag=True))
+    first = queue.answers.add(submission(lease, "left"))
+    second = queue.answers.add(submission(lease, "right", supersedes=first.seq, note="looked again", flag=True))
     assert second.status == "stored"
-    third = queue.answer(submission(lease, "equal", supersedes=first.seq))
+    third = queue.answers.add(submission(lease, "equal", supersedes=first.seq))
     assert (third.status, third.seq) == ("conflict", second.seq)
-    (row,) = queue.history()
+    (row,) = queue.answers.history()
     assert (row.choice, row.note, row.flag, row.late, row.left) == ("right", "looked again", True, False, lease.left)
-    assert queue.history(choice="right") == [row] and queue.history(choice="left") == []
-    assert queue.history("me") == [row] and queue.history("you") == queue.history(before_seq=row.seq) == []
+    assert queue.answers.history(choice="right") == [row] and queue.answers.history(choice="left") == []
+    assert (
+        queue.answers.history("me") == [row]
+        and queue.answers.history("you") == queue.answers.history(before_seq=row.seq) == []
+    )
     with queue.db.transaction() as db:  # as it is in a store that it was merged into
         db.execute("DELETE FROM lease")
-    assert queue.history() == [] and queue.history(merged=True) == [row]
+    assert queue.answers.history() == [] and queue.answers.history(merged=True) == [row]
 
 
 @pytest.mark.parametrize("read_between", [False, True])
@@ -349,15 +352,15 @@ def test_undo_is_seen_by_the_trainer_whether_or_not_it_had_read_the_answer(
     first, second = queue.claim("me", 2)
     held = {}
     with contextlib.closing(PrefDB.open(queue.db.path, read_only=True)) as trainer:
-        queue.answer(submission(first, "left"))
+        queue.answers.add(submission(first, "left"))
         last = 0
         if read_between:
             held = {label.seq: label for label in trainer.labels()}
             last = max(held)
-        again = queue.undo("me")
+        again = queue.answers.undo("me")
         assert again == first and queue.claim("me", 2) == [first, second], "the same pair, the same sides, at once"
-        assert queue.undo("you") is None and queue.counts().labels == 0
-        queue.answer(submission(again, "right"))
+        assert queue.answers.undo("you") is None and queue.counts().labels == 0
+        queue.answers.add(submission(again, "right"))
         for label in trainer.labels(after=last):
             if label.retracts is not None:
                 held.pop(label.retracts, None)
@@ -373,12 +376,12 @@ def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: Labe
     queue.notices.set_setting("goal", "3")
     mine = queue.claim("me", 4)
     assert len(mine) == 3 and queue.claim("Ann", 2) == []
-    queue.release([mine[2].token])
+    queue.leases.release([mine[2].token])
     assert len(queue.claim("Ann", 2)) == 1, "what one person gives back another may have"
     for lease in mine[:2]:
-        queue.answer(submission(lease))
+        queue.answers.add(submission(lease))
     (hers,) = queue.claim("Ann", 4)
-    queue.answer(submission(hers, labeller="Ann"))
+    queue.answers.add(submission(hers, labeller="Ann"))
     assert queue.db.n_labels() == 3 and queue.counts().ready
     assert queue.claim("me") == [] and queue.claim("Ann") == [], "nor second answers, once there are labels enough"
     queue.notices.set_setting("goal", "0")
@@ -388,10 +391,10 @@ def test_no_more_pairs_are_given_than_labels_are_missing_to_the_goal(queue: Labe
 def test_undo_goes_back_answer_by_answer(queue: LabelQueue) -> None:
     queue.submit(pairs(3))
     leases = queue.claim("me", 3)
-    first, *_ = [queue.answer(submission(lease)) for lease in leases]
-    queue.edit("changed", "me", first.seq, "right")
-    queue.edit("again", "me", queue.history("me", limit=1)[0].seq, "equal")
-    assert [queue.undo("me") for _ in range(4)] == [*reversed(leases), None], "what is changed keeps its place"
+    first, *_ = [queue.answers.add(submission(lease)) for lease in leases]
+    queue.answers.edit("changed", "me", first.seq, "right")
+    queue.answers.edit("again", "me", queue.answers.history("me", limit=1)[0].seq, "equal")
+    assert [queue.answers.undo("me") for _ in range(4)] == [*reversed(leases), None], "what is changed keeps its place"
     assert queue.claim("me", 3) == leases
 
 
@@ -417,7 +420,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(queue: LabelQueue, change: dict
     queue.submit(pairs(1))
     (lease,) = queue.claim("me")
     with pytest.raises(SubmissionError) as caught:
-        queue.answer(replace(submission(lease), **change))
+        queue.answers.add(replace(submission(lease), **change))
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
     assert stored(queue) == []
 
@@ -463,11 +466,11 @@ def test_who_comes_back_to_a_pair_that_nobody_has_taken_keeps_it(queue: LabelQue
     queue.submit(pairs(1))
     (lease,) = queue.claim("me")
     clock.now += 300
-    queue.renew([lease.token])
+    queue.leases.renew([lease.token])
     assert queue.claim("Ann") == []
     clock.now += 300
     assert len(queue.claim("Ann")) == 1
-    queue.renew([lease.token])
+    queue.leases.renew([lease.token])
     assert queue.counts().leased == 1
 
 
@@ -475,7 +478,7 @@ def test_answers_from_another_store_are_nobody_who_labels_here(queue: LabelQueue
     with contextlib.closing(PrefDB.create(tmp_path / "other.db", ENV_ID, LENGTH)) as db:
         other = LabelQueue(db, clock)
         other.submit(pairs(1))
-        other.answer(submission(other.claim("me")[0], answered_at=clock.now))
+        other.answers.add(submission(other.claim("me")[0], answered_at=clock.now))
     queue.db.merge_from(tmp_path / "other.db")
     queue.notices.set_setting("overlap_share", "1")
     assert not queue.is_active("me")
@@ -502,7 +505,7 @@ WRITER = """
     from tests.labelling.test_queue import *
     queue = LabelQueue(PrefDB.open({path!r}))
     while leases := queue.claim("me", 2):
-        receipt = queue.answer(submission(leases[0], client_id=leases[0].token))
+        receipt = queue.answers.add(submission(leases[0], client_id=leases[0].token))
         print(receipt.seq, leases[0].comparison_id, receipt.status, flush=True)
 """
 
@@ -523,7 +526,7 @@ def test_a_killed_labelling_process_loses_nothing_and_stores_nothing_twice(path:
         queue = LabelQueue(db)
         while leases := queue.claim("me", 10):
             for lease in leases:
-                queue.answer(submission(lease))
+                queue.answers.add(submission(lease))
         assert Counter(row.comparison_id for row in db.answers()) == Counter(pair.id for pair in pairs(300))
     assert [row for row in rows if row in [line[:2] for line in acknowledged]] == [line[:2] for line in acknowledged]
     assert {line[2] for line in acknowledged} == {"stored"} and len(rows) <= len(acknowledged) + 4
@@ -537,11 +540,11 @@ def test_a_full_disk_is_one_sentence_and_what_was_answered_is_kept(queue: LabelQ
     n = 0
     with pytest.raises(PrefDBError, match=r"disk is full: free some space .* earlier labels are safe"):
         while n < 500:
-            queue.answer(submission(queue.claim("me")[0], note="x" * 500))
+            queue.answers.add(submission(queue.claim("me")[0], note="x" * 500))
             n += 1
     connection.execute("PRAGMA max_page_count = 1000000")
     assert 0 < queue.counts().labels == n
-    assert queue.answer(submission(queue.claim("me")[0])).status == "stored"
+    assert queue.answers.add(submission(queue.claim("me")[0])).status == "stored"
 
 
 # Migration

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drlhp.data.comparison import Comparison
-from drlhp.labelling.answers import Choice, Submission
+from drlhp.data.comparison import Comparison, Side
+from drlhp.labelling.answers import Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.reliability import Vote, error_rates, label_weights, shared_votes
 from pref_db import PrefDB
@@ -93,8 +93,8 @@ def people_answer(db: PrefDB, n: int, seed: int) -> None:
         for name in askees:
             (lease,) = queue.claim(name)
             is_wrong = rng.random() < (AGAINST if name == "d" else GOOD)
-            choice: Choice = "left" if (lease.left == better.id) != is_wrong else "right"
-            queue.answer(Submission(f"{name}-{number}", lease.token, asked.id, name, choice, 1.0, 2.0))
+            choice: Side = "left" if (lease.left == better.id) != is_wrong else "right"
+            queue.answers.add(Submission(f"{name}-{number}", lease.token, asked.id, name, choice, 1.0, 2.0))
 
 
 def accuracy(folder: Path, seed: int, weighs: bool) -> float:

@@ -141,7 +141,7 @@ class People:
         choice = choice or ("left" if left > right else "right")
         self.n += 1
         given = (lease.token, lease.comparison_id, labeller, choice, 1.0, 2.0)
-        return self.queue.answer(Submission(f"{self.n}", *given, supersedes=supersedes)).seq
+        return self.queue.answers.add(Submission(f"{self.n}", *given, supersedes=supersedes)).seq
 
     def answer_all(self, made: PrefInterface) -> None:
         """Until nothing is asked any more."""
@@ -184,7 +184,7 @@ def test_answers_may_come_late_from_several_people_and_be_taken_back_or_edited(r
     assert [one for group in returns_in_order(made) for one in group if len(group) == 1] == sorted(
         one for group in returns_in_order(made) for one in group if len(group) == 1
     )
-    taken_back = people.queue.undo("ben")
+    taken_back = people.queue.answers.undo("ben")
     assert taken_back is not None and taken_back.comparison_id == late.comparison_id
     made.step()
     assert made.gatherer.pending == {late.comparison_id}, "it waits for that answer alone"

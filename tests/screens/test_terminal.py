@@ -234,7 +234,7 @@ def test_pairs_keep_their_notes_through_an_undo(folder: Path) -> None:
         screen.press("\x04")
         assert screen.ended() == 0
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        (row,) = LabelQueue(db).history("ann")
+        (row,) = LabelQueue(db).answers.history("ann")
         assert (row.choice, row.flag, row.note) == ("right", True, "odd")
 
 
@@ -292,7 +292,7 @@ def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
         screen.press("f\x04")
         assert screen.ended() == 0
     with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-        changed, second = LabelQueue(db).history("ann")
+        changed, second = LabelQueue(db).answers.history("ann")
         assert (changed.choice, changed.flag, changed.note) == ("equal", False, "")
         notes = db.read("SELECT flag, note FROM answer WHERE comparison_id = ? ORDER BY seq", (changed.comparison_id,))
         assert notes == [(1, "lreß"), (1, "lreß"), (0, ""), (1, "new"), (0, "")]
@@ -596,7 +596,7 @@ def test_a_pair_that_nobody_looks_at_goes_to_others_and_can_still_be_answered(
         os.write(master, b"l")
         while person.lease is not None:
             person.step()
-        (row,) = queue.history("ann")
+        (row,) = queue.answers.history("ann")
         assert (row.choice, row.late, db.n_labels()) == ("left", True, 1)
         person.close()
     os.close(master)

@@ -206,15 +206,15 @@ def test_a_pair_is_passed_on_and_a_mark_goes_with_the_answer(person: Person, win
     xdotool("key", "s")
     step_until(person, lambda: person.lease is not None and person.lease.comparison_id != first)
     passed_on = "SELECT count(*) FROM lease WHERE comparison_id = ? AND closed_at IS NOT NULL"
-    assert person.queue.db.read(passed_on, (first,)) == [(1,)] and person.queue.history() == []
+    assert person.queue.db.read(passed_on, (first,)) == [(1,)] and person.queue.answers.history() == []
     second = person.lease.comparison_id
     xdotool("key", "f", "Return", "f", "f", "Return", "bracketright", "Home")
     step_until(person, lambda: window.playback.replays == 1)
     person.step()  # the line under the clips
     assert window.playback.flagged and "marked" in window._caption and "2x speed" in window._caption
     xdotool("key", "l")
-    step_until(person, lambda: len(person.queue.history()) == 1)
-    (row,) = person.queue.history()
+    step_until(person, lambda: len(person.queue.answers.history()) == 1)
+    (row,) = person.queue.answers.history()
     assert (row.comparison_id, row.choice, row.flag, row.speed, row.replays) == (second, "left", True, 2, 1)
     step_until(person, lambda: person.lease is not None)
     assert not window.playback.flagged, "the mark was the other pair's"
@@ -232,7 +232,7 @@ def test_a_break_gives_the_pair_back_and_takes_no_answers(person: Person, window
     assert person.queue.db.read("SELECT count(*) FROM lease WHERE closed_at IS NULL") == [(0,)]
     xdotool("key", "l", "r", "p")
     step_until(person, lambda: person.lease is not None)
-    assert person.queue.history() == []
+    assert person.queue.answers.history() == []
     window.tick()
     box(screenshot(), sky)
 
@@ -243,15 +243,15 @@ def test_a_note_takes_all_keys_until_it_ends(person: Person, window: ClipWindow)
     xdotool("key", "f", *"lrE", "space", "g", "BackSpace", "BackSpace", "Left", "x", "Return", "bracketright")
     step_until(person, lambda: window.playback.speed == 2)
     assert (window.playback.note, window.playback.flagged, window.playback.writing) == ("lrEx", True, False)
-    assert person.queue.history() == [] and not person.past and not window.playback.paused
+    assert person.queue.answers.history() == [] and not person.past and not window.playback.paused
     xdotool("key", "r")
-    step_until(person, lambda: len(person.queue.history()) == 1)
-    (row,) = person.queue.history()
+    step_until(person, lambda: len(person.queue.answers.history()) == 1)
+    (row,) = person.queue.answers.history()
     assert (row.choice, row.flag, row.note) == ("right", True, "lrEx")
     step_until(person, lambda: person.lease is not None)
     xdotool("key", "f", "n", "o", "Escape", "bracketleft", "e")
-    step_until(person, lambda: len(person.queue.history()) == 2)
-    row = person.queue.history()[0]
+    step_until(person, lambda: len(person.queue.answers.history()) == 2)
+    row = person.queue.answers.history()[0]
     assert (row.choice, row.flag, row.note, person.ended) == ("equal", True, "", False), "Esc leaves the note out"
 
 
@@ -293,7 +293,7 @@ def test_what_is_read_is_turned_page_by_page_and_escape_leaves_it_first(person: 
     xdotool("key", *["space"] * playback.n_pages)
     step_until(person, lambda: not playback.reading)
     xdotool("key", "h", "Escape", "l")
-    step_until(person, lambda: len(person.queue.history()) == 1)
+    step_until(person, lambda: len(person.queue.answers.history()) == 1)
     xdotool("key", "g")
     step_until(person, lambda: bool(person.past))
     xdotool("key", "Escape")
@@ -302,8 +302,8 @@ def test_what_is_read_is_turned_page_by_page_and_escape_leaves_it_first(person: 
     xdotool("key", "Escape")
     step_until(person, lambda: "Esc again ends" in window._caption)
     xdotool("key", "e", "r")  # the first takes it back
-    step_until(person, lambda: len(person.queue.history()) == 2)
-    assert person.queue.history()[0].choice == "right" and not person.ended
+    step_until(person, lambda: len(person.queue.answers.history()) == 2)
+    assert person.queue.answers.history()[0].choice == "right" and not person.ended
     xdotool("key", "Escape", "Escape")
     step_until(person, lambda: person.ended)
 
@@ -332,9 +332,9 @@ def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Pers
     for n, key in enumerate(("l", "r"), start=1):
         step_until(person, lambda: person.lease is not None)
         xdotool("key", key)
-        step_until(person, lambda n=n: len(person.queue.history()) == n)  # type: ignore[misc]
+        step_until(person, lambda n=n: len(person.queue.answers.history()) == n)  # type: ignore[misc]
     step_until(person, lambda: person.lease is not None)
-    asked, (newer, older) = person.lease, person.queue.history()
+    asked, (newer, older) = person.lease, person.queue.answers.history()
     for row, said in ((newer, "Answer 2 of 2, just now: Right"), (older, "Answer 1 of 2, just now: Left")):
         xdotool("key", "g")
         step_until(person, lambda said=said: said in window._caption)  # type: ignore[misc]
@@ -352,7 +352,7 @@ def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Pers
     xdotool("key", "p")
     step_until(person, lambda: not person.past and person.lease is not None)
     assert asked is not None and person.lease is not None and person.lease.token == asked.token and not person.on_break
-    assert {row.comparison_id: row.choice for row in person.queue.history()} == {
+    assert {row.comparison_id: row.choice for row in person.queue.answers.history()} == {
         newer.comparison_id: "right",
         older.comparison_id: "equal",
     }
@@ -366,17 +366,17 @@ def test_answers_that_cannot_be_shown_are_passed_over_and_others_changes_are_kep
     db = person.queue.db
     for n in range(3):
         xdotool("key", "l")
-        step_until(person, lambda n=n: len(person.queue.history()) > n)  # type: ignore[misc]
+        step_until(person, lambda n=n: len(person.queue.answers.history()) > n)  # type: ignore[misc]
         step_until(person, lambda: person.lease is not None or n == 2)  # noqa: B023
-    newest, _, oldest = person.queue.history()
+    newest, _, oldest = person.queue.answers.history()
     with db.transaction() as connection:
         connection.execute("UPDATE segment SET view = x'00' WHERE id = ?", (newest.left,))
     xdotool("key", "g", "g")  # while there is no question
     step_until(person, lambda: "Answer 1 of 3" in window._caption)
-    assert person.queue.edit("elsewhere", "me", oldest.seq, "equal") is not None
+    assert person.queue.answers.edit("elsewhere", "me", oldest.seq, "equal") is not None
     xdotool("key", "r")
     step_until(person, lambda: not person.past)
-    assert "changed elsewhere" in capsys.readouterr().out and person.queue.history()[0].choice == "equal"
+    assert "changed elsewhere" in capsys.readouterr().out and person.queue.answers.history()[0].choice == "equal"
 
 
 @pytest.mark.window

@@ -140,7 +140,7 @@ def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_
         assert frames[0].reshape(-1, 3).max(0).tolist() == [255, 230, 120]  # the lamp, in the room's blue
         now = time.time()
         submission = Submission("1", leases[0].token, leases[0].comparison_id, "ann", "left", now, now)
-        assert queue.answer(submission).status == "stored"
+        assert queue.answers.add(submission).status == "stored"
         while env.pref_db_size.value < 1 and time.monotonic() < deadline:
             if np.all(env.step(env.action_space.sample())[3]):
                 env.reset()

@@ -38,13 +38,13 @@ class Asking:
 
     async def post_answer(self, request: Request, body: dict[str, Any]) -> Response:
         submission = Submission(labeller=self._labeller(request), **body)
-        return await self._store(lambda queue: queue.answer(submission))
+        return await self._store(lambda queue: queue.answers.add(submission))
 
     async def post_edit(self, request: Request, body: dict[str, Any]) -> Response:
         labeller = self._labeller(request)
 
         def edit(queue: LabelQueue) -> Receipt:
-            receipt = queue.edit(labeller=labeller, **body)
+            receipt = queue.answers.edit(labeller=labeller, **body)
             if receipt is None:
                 raise Refused(409, "that answer has been changed meanwhile")
             return receipt
@@ -61,10 +61,10 @@ class Asking:
         labeller = self._labeller(request)
 
         def undo(queue: LabelQueue) -> dict[str, Any]:
-            newest = queue.newest(labeller)
+            newest = queue.answers.newest(labeller)
             if newest and body["seq"] is not None and newest.seq != body["seq"]:
                 raise Refused(409, "that is not your newest answer any more")
-            lease = queue.undo(labeller)
+            lease = queue.answers.undo(labeller)
             if newest is None or lease is None:
                 return {"lease": None, "flag": False, "note": ""}
             return {"lease": _lease(lease), "flag": newest.flag, "note": newest.note}
@@ -78,18 +78,18 @@ class Asking:
         if body.get("leaving"):
             self._shared.presence.leave(labeller, lambda: self._release(tokens))
         else:
-            await self._shared.queue.call(lambda queue: queue.release(tokens))
+            await self._shared.queue.call(lambda queue: queue.leases.release(tokens))
             self._shared.status.outdated()
         return JSONResponse({"released": len(tokens)})
 
     def _release(self, tokens: list[str]) -> None:
-        task = asyncio.ensure_future(self._shared.queue.call(lambda queue: queue.release(tokens)))
+        task = asyncio.ensure_future(self._shared.queue.call(lambda queue: queue.leases.release(tokens)))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
     async def post_renew(self, request: Request, body: dict[str, Any]) -> Response:
         self._labeller(request)
-        await self._shared.queue.call(lambda queue: queue.renew(body["tokens"]))
+        await self._shared.queue.call(lambda queue: queue.leases.renew(body["tokens"]))
         return JSONResponse({"renewed": len(body["tokens"])})
 
     async def post_start(self, request: Request, _: dict[str, Any]) -> Response:

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from drlhp.label_server.shared import Shared
+from drlhp.labelling.answer_log import ALL
 from drlhp.labelling.answers import HistoryRow
 from drlhp.labelling.quality import judged, quality
-from drlhp.labelling.queue import ALL, LabelQueue
+from drlhp.labelling.queue import LabelQueue
 from pref_db import spreadsheet_cell
 
 EXPORT_VERSION = 1  # of the page's export, which is for reading; `run.py export` is for moving labels
@@ -33,7 +34,7 @@ class History:
         before, flagged = query.get("before"), "flag" in query
 
         def read(queue: LabelQueue) -> list[HistoryRow]:
-            rows = queue.history(
+            rows = queue.answers.history(
                 labeller, choice=query.get("choice"), before_seq=before, limit=ALL if flagged else limit
             )
             return [row for row in rows if row.flag or not flagged][:limit]
@@ -43,12 +44,12 @@ class History:
 
     async def get_quality(self, request: Request, _: None) -> Response:
         rows, undone = await self._shared.queue.call(
-            lambda queue: (queue.history(merged=True, limit=ALL), queue.undone())
+            lambda queue: (queue.answers.history(merged=True, limit=ALL), queue.answers.undone())
         )
         return JSONResponse(await asyncio.to_thread(quality, judged(rows), undone))
 
     async def get_export(self, request: Request, query: dict[str, Any]) -> Response:
-        rows = await self._shared.queue.call(lambda queue: queue.history(merged=True, limit=ALL))
+        rows = await self._shared.queue.call(lambda queue: queue.answers.history(merged=True, limit=ALL))
         records = [{"schema": EXPORT_VERSION, **asdict(row)} for row in reversed(rows)]
         for record in records:
             del record["token"]
