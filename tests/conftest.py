@@ -1,11 +1,38 @@
-"""What all tests share."""
+"""What all tests share, and `--quick`, which leaves out all that needs more than this process."""
 
+from __future__ import annotations
+
+import multiprocessing.process
+import subprocess
+from typing import Any, NoReturn
+
+import pytest
 import torch
 
-# One display for all of a process: a window that opens in it goes to the one where the first did.
+# A process has one display: a window that opens in it goes to the display of the first window.
 from tests.support.display import display
 
 __all__ = ["display"]  # a fixture: pytest finds it by name
 
 # The tests' own arithmetic is tiny: one thread is faster than two that wait for each other on a busy machine.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="skip slow tests, and those that start a process or a window")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips slow tests, and lets any other skip itself as soon as it starts a process: a browser and X are some too."""
+    starts_workers = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    if not config.getoption("--quick") or starts_workers:
+        return
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("window"):
+            item.add_marker(pytest.mark.skip("is not quick"))
+    for kind, method in ((subprocess.Popen, "__init__"), (multiprocessing.process.BaseProcess, "start")):
+        setattr(kind, method, skip)
+
+
+def skip(*_: Any, **__: Any) -> NoReturn:
+    pytest.skip("starts a process")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import fcntl
 import json
 import logging
@@ -11,21 +10,17 @@ import math
 import os
 import pty
 import re
-import resource
 import signal
-import sqlite3
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
-import run as run_module
 from a2c.runner import random_segment
 from commands import run_folder
 from drlhp.data.comparison import Choice, Comparison
@@ -34,115 +29,27 @@ from envs import env_info
 from examples.dot_left import to_the_left
 from pref_db import PrefDB
 from tests.support import ROOT
-
-DOT = "MovingDotNoFrameskip-v0"
-PONG = "PongNoFrameskip-v4"
-TINY = (
-    *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
-    *("--n_initial_epochs", "2", "--eval_episodes", "2", "--million_timesteps", "0.002"),
+from tests.support.commands import (
+    DEADLINE,
+    DOT,
+    PONG,
+    SYNC,
+    TINY,
+    alive,
+    answers,
+    children,
+    command,
+    environment,
+    here,
+    one_sentence,
+    policy_steps,
+    progress,
+    refused,
+    run,
+    small_files,
+    started,
+    wait_for,
 )
-DEADLINE = 240  # seconds for anything that is waited for
-
-
-def command(tmp_path: Path, *words: str) -> list[str]:
-    return [sys.executable, str(ROOT / "run.py"), *words, "--log_dir", str(tmp_path)]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """This environment without a display, unless one is given."""
-    return {**{name: value for name, value in os.environ.items() if name != "DISPLAY"}, **changes}
-
-
-def run(
-    tmp_path: Path, *words: str, status: int = 0, cwd: Path = ROOT, **changes: str
-) -> subprocess.CompletedProcess[str]:
-    environ = environment(**changes)
-    result = subprocess.run(
-        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environ, cwd=cwd
-    )
-    assert result.returncode == status, result.stdout + result.stderr
-    return result
-
-
-@contextmanager
-def small_files(n_bytes: int) -> Iterator[None]:
-    """No file grows beyond so many bytes, as on a full disk: the same failed writes, from the system itself."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@contextmanager
-def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
-    """A run in the background, ended with the block."""
-    process = subprocess.Popen(
-        command(tmp_path, *words),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(**changes),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
-    """Waits until the condition (a function) holds; fails if the run ends first or the time is up."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():  # type: ignore[operator]
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
-def children(pid: int) -> dict[str, int]:
-    """The children of a run, and theirs, by the names that they give themselves."""
-    listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
-    short = {name[:15]: name for name in ("reward predictor", "a2c", "a2c 2")}  # as much as the system keeps
-    found: dict[str, int] = {}
-    for child in listed:
-        name = Path(f"/proc/{child}/comm").read_text().strip()
-        found |= {short[name]: child} if name in short else children(child)
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def answers(folder: Path) -> list[tuple[str, str, str]]:
-    """Every answer in a run's store, read with plain SQLite."""
-    with sqlite3.connect(f"file:{folder / 'prefs.db'}?mode=ro", uri=True) as db:
-        return db.execute("SELECT client_id, comparison_id, choice FROM answer ORDER BY seq").fetchall()
-
-
-def policy_steps(folder: Path) -> int:
-    checkpoints = sorted((folder / "policy").glob("step-*.pt"))
-    return int(checkpoints[-1].stem.split("-")[1]) if checkpoints else 0
-
-
-def progress(folder: Path) -> list[dict[str, str]]:
-    with (folder / "progress.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def one_sentence(text: str) -> str:
-    """The message of a failed command: one line from the program's name to one full stop, and no traceback."""
-    assert "Traceback" not in text, text
-    lines = [line for line in text.strip().splitlines() if line]
-    assert len(lines) == 1 and re.fullmatch(r"run\.py: .+[^.][.?]", lines[0]), text
-    return lines[0]
-
 
 # -- the four modes ----------------------------------------------------------------------------------------------------
 
@@ -167,17 +74,19 @@ def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
 
 
 def test_stage_by_stage(tmp_path: Path) -> None:
-    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "labels", *TINY)
+    """In this process, but for a frozen predictor; each stage with processes has a test of its own."""
+    here(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "labels", *TINY, SYNC)
     assert len(answers(tmp_path / "labels")) == 12
     assert not (tmp_path / "labels" / "policy").exists()
 
     loading = ("--load_prefs_dir", str(tmp_path / "labels"))
-    run(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", "--n_initial_epochs", "2")
+    epochs = ("--n_initial_epochs", "2", SYNC)
+    here(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", *epochs)
     assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
     assert not (tmp_path / "predictor" / "policy").exists()
-    on = (*loading, "--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"), "--n_initial_epochs", "2")
+    on = (*loading, "--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"), *epochs)
     # It plays no episodes, so it needs no display for them.
-    run(tmp_path, "pretrain_reward_predictor", DOT, *on, "--run_name", "improved", "--render_episodes")
+    here(tmp_path, "pretrain_reward_predictor", DOT, *on, "--run_name", "improved", "--render_episodes")
     first, then = (
         checkpoint.load(checkpoint.find(tmp_path / name, "reward_predictor"), kind="reward_predictor", env_id=DOT)
         for name in ("predictor", "improved")
@@ -196,15 +105,15 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     )  # it has no labels to learn from
     assert policy_steps(tmp_path / "frozen") >= 2000
 
-    train = (*train, *TINY)
+    train = (*train, *TINY, SYNC)
 
-    run(tmp_path, *train, *loading, "--no_gather_prefs", "--run_name", "reused")
+    here(tmp_path, *train, *loading, "--no_gather_prefs", "--run_name", "reused")
     assert answers(tmp_path / "reused") == answers(tmp_path / "labels")
     assert {row["labels"] for row in progress(tmp_path / "reused")} == {"12"}, "though nobody is asked"
     assert policy_steps(tmp_path / "reused") >= 2000
 
     more = ("--synthetic_prefs", "--run_name", "more", "--load_policy_ckpt_dir", str(tmp_path / "reused"))
-    run(tmp_path, *train, *loading, *more)
+    here(tmp_path, *train, *loading, *more)
     assert len(answers(tmp_path / "more")) == 20, "the labels loaded count"
 
 
@@ -251,20 +160,23 @@ def test_a_person_without_a_display_and_a_policy_that_waits(tmp_path: Path) -> N
 def test_original_rewards(tmp_path: Path, env_id: str) -> None:
     words = ("train_policy_with_original_rewards", env_id, "--n_envs", "2", "--million_timesteps", "0.001")
     algo = "ppo" if env_id == "CartPole-v1" else "a2c"
-    run(tmp_path, *words, "--eval_episodes", "1", "--run_name", "a", "--algo", algo)
+    if env_id.startswith("Enduro"):  # whose games take too long to evaluate
+        run(tmp_path, *words, "--eval_interval_million_timesteps", "0", "--run_name", "a", "--algo", algo)
+    else:
+        here(tmp_path, *words, "--eval_episodes", "1", "--run_name", "a", "--algo", algo, SYNC)
     assert policy_steps(tmp_path / "a") >= 1000
     assert not (tmp_path / "a" / "prefs.db").exists()
 
 
 def test_vector_observations_from_preferences(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", "CartPole-v1", "--synthetic_prefs", *TINY, "--run_name", "a")
-    run(tmp_path, *words)
+    here(tmp_path, *words, SYNC)
     assert len(answers(tmp_path / "a")) == 20
 
 
 def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", "CartPole-v1", *TINY, "--run_name", "a")
-    result = run(tmp_path, *words, "--teacher_end_penalty", "5", "--continuing_episodes")
+    result = here(tmp_path, *words, "--teacher_end_penalty", "5", "--continuing_episodes", SYNC)
     with closing(PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)) as db:
         rows = list(db.answers())
         rewards = [segment.rewards for row in rows for segment in (row.comparison.a, row.comparison.b)]
@@ -277,11 +189,10 @@ def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Pat
 
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY)
-    for name in ("a", "b"):
-        run(tmp_path, *words, "--run_name", name)
-    run(tmp_path, *words, "--run_name", "c", "--seed", "1")
-    import torch
-
+    assert torch.get_num_threads() == 1
+    run(tmp_path, *words, "--run_name", "a", OMP_NUM_THREADS="1")  # another process has other hashes
+    here(tmp_path, *words, "--run_name", "b")
+    here(tmp_path, *words, "--run_name", "c", "--seed", "1")
     weights = [
         torch.load(sorted((tmp_path / name / "policy").glob("*.pt"))[-1], weights_only=True)["weights"]
         for name in ("a", "b", "c")
@@ -298,7 +209,7 @@ def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
 def test_a_function_teaches_what_the_environment_does_not_reward(tmp_path: Path) -> None:
     """Every stored answer is the one that the function gives, and not the true reward's."""
     name = "examples.dot_left:to_the_left"
-    run(tmp_path, "train_policy_with_preferences", DOT, "--teacher", name, "--run_name", "a", *TINY)
+    here(tmp_path, "train_policy_with_preferences", DOT, "--teacher", name, "--run_name", "a", *TINY, SYNC)
     db = PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)
     rows = list(db.answers())
     moved = [[to_the_left(segment).sum() for segment in (row.comparison.a, row.comparison.b)] for row in rows]
@@ -315,7 +226,7 @@ def better(a: float, b: float) -> Choice:
 
 def test_answers_are_signed_by_a_named_teacher(tmp_path: Path) -> None:
     words = ("gather_initial_prefs", DOT, *TINY, "--teacher", "mistake", "--teacher_mistake", "1")
-    run(tmp_path, *words, "--run_name", "a")
+    here(tmp_path, *words, "--run_name", "a", SYNC)
     db = PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)
     rows = list(db.answers())
     for row in rows:
@@ -524,26 +435,7 @@ def test_whoever_refuses_ends_with_one_full_stop(tmp_path: Path) -> None:
         (("label", str(tmp_path), "--ui", "web", "--web_port", "0"), "token holds no token"),  # of label_server/
         (("--resume", "no\nrun"), "no run does not exist; give"),  # a name over two lines
     ):
-        result = subprocess.run(
-            [sys.executable, str(ROOT / "run.py"), *words],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=environment(),
-        )
-        assert result.returncode == 2 and expected in one_sentence(result.stderr), result.stdout + result.stderr
-
-
-def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, status: int = 2) -> str:
-    """The one sentence of a command that cannot work, in this process: one of its own takes seconds to import."""
-    extra = () if words[0] in ("watch", "show_prefs", "report", "import") else ("--log_dir", str(log_dir))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert run_module.main([*words, *extra]) == status
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return one_sentence(capsys.readouterr().err)
+        assert expected in one_sentence(here(None, *words, status=2).stderr)
 
 
 @pytest.mark.parametrize(
@@ -574,38 +466,36 @@ def refused(capsys: pytest.CaptureFixture[str], log_dir: Path, *words: str, stat
         (("import", __file__, "--output", "a"), f"{__file__} has no export.json; give"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(
-    tmp_path: Path, words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert expected in refused(capsys, tmp_path / "runs", *words)
+def test_what_cannot_work_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    assert expected in refused(tmp_path / "runs", *words)
     assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
 
 
 def test_flags_that_do_not_parse(tmp_path: Path) -> None:
     for words in (("--n_envs", "many"), ("--n_env", "3")):
-        result = run(tmp_path, "train_policy_with_original_rewards", DOT, *words, status=2)
+        result = here(tmp_path, "train_policy_with_original_rewards", DOT, *words, status=2)
         assert "Traceback" not in result.stderr + result.stdout
 
 
-def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
+def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path) -> None:
+    here(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, SYNC)
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    again = refused(capsys, tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
+    again = refused(tmp_path, "gather_initial_prefs", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
     assert "already exists" in again
     assert before == {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
 
     loading = ("--load_prefs_dir", str(tmp_path / "a"))
-    assert DOT in refused(capsys, tmp_path, "pretrain_reward_predictor", PONG, *loading)
-    other = refused(capsys, tmp_path, "pretrain_reward_predictor", DOT, *loading, "--clip_steps", "30")
+    assert DOT in refused(tmp_path, "pretrain_reward_predictor", PONG, *loading)
+    other = refused(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--clip_steps", "30")
     assert "--clip_steps 15" in other and sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
     (tmp_path / "a" / "prefs.db").write_bytes(b"damaged")
-    assert "prefs.db" in refused(capsys, tmp_path, "pretrain_reward_predictor", DOT, *loading)
+    assert "prefs.db" in refused(tmp_path, "pretrain_reward_predictor", DOT, *loading)
 
     (tmp_path / "p" / "policy").mkdir(parents=True)
     (tmp_path / "p" / "policy" / "step-000000000001.pt").write_bytes(b"damaged")
     policy = ("--load_policy_ckpt_dir", str(tmp_path / "p"))
-    assert "damaged" in refused(capsys, tmp_path, "train_policy_with_original_rewards", DOT, *policy)
+    assert "damaged" in refused(tmp_path, "train_policy_with_original_rewards", DOT, *policy)
 
 
 @pytest.mark.parametrize(
@@ -622,27 +512,25 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, limit: int, wo
     assert "Traceback" not in result.stderr
 
 
-def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(tmp_path: Path) -> None:
     """The last pages of the store are what it lacks room for, when the log of writes already holds all labels."""
     steps = env_info(DOT).segment_length
     segments = [random_segment(DOT, seed, steps) for seed in range(24)]
     pairs = [Comparison(a, b, flip=False) for a, b in zip(segments[::2], segments[1::2], strict=True) if a and b]
     with closing(PrefDB.create(tmp_path / "prefs.db", DOT, steps)) as db:
         db.add_answers([(pair, Choice.A) for pair in pairs], teacher="test")
-    words = ("pretrain_reward_predictor", DOT, "--load_prefs_dir", str(tmp_path), "--n_initial_epochs", "1")
+    words = ("pretrain_reward_predictor", DOT, "--load_prefs_dir", str(tmp_path), "--n_initial_epochs", "1", SYNC)
     with small_files((tmp_path / "prefs.db").stat().st_size - 4096):
-        assert "the disk is full" in refused(capsys, tmp_path, *words, "--run_name", "a", status=1)
-    run(tmp_path, "--resume", str(tmp_path / "a"))
+        assert "the disk is full" in refused(tmp_path, *words, "--run_name", "a", status=1)
+    here(tmp_path, "--resume", str(tmp_path / "a"))
     assert answers(tmp_path / "a") == answers(tmp_path) and len(pairs) == 12
 
 
-def test_a_full_disk_takes_no_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_takes_no_name(tmp_path: Path) -> None:
     """Else the run could neither be started by it again nor be resumed."""
     words = ("train_policy_with_original_rewards", "CartPole-v1", "--run_name", "a")
     with small_files(1000):
-        assert "cannot write in" in refused(capsys, tmp_path, *words)
+        assert "cannot write in" in refused(tmp_path, *words)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -28,7 +28,7 @@ from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.processes import Children
 from envs import env_info
-from tests.test_run import PONG, alive, children, policy_steps, progress, run, started, wait_for
+from tests.support.commands import PONG, alive, children, policy_steps, progress, run, started, wait_for
 
 BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
 

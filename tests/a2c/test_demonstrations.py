@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from a2c.model import Policy
 from commands import watch
 from drlhp.errors import UserError
 from envs import env_info
+from tests.support.commands import SYNC, here
 
 CARTPOLE, DOT, PENDULUM = "CartPole-v1", "MovingDotNoFrameskip-v0", "Pendulum-v1"
 
@@ -222,14 +221,9 @@ def test_actions_that_there_are_not_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_starts_from_what_was_recorded_and_goes_on_as_usual(tmp_path: Path) -> None:
     recorded(CARTPOLE, 4)[0].save(tmp_path / "play.npz")
-    command = [sys.executable, "run.py", "train_policy_with_original_rewards", CARTPOLE, "--n_envs", "2"]
-    flags = ["--million_timesteps", "0.0005", "--eval_episodes", "5", "--log_dir", str(tmp_path), "--run_name", "a"]
-    subprocess.run(
-        [*command, *flags, "--demonstrations", str(tmp_path / "play.npz")],
-        cwd=Path(run.__file__).parent,
-        capture_output=True,
-        check=True,
-    )
+    length = ("--million_timesteps", "0.0005", "--eval_episodes", "5", "--n_envs", "2", SYNC)
+    demonstrations = ("--demonstrations", str(tmp_path / "play.npz"))
+    here(tmp_path, "train_policy_with_original_rewards", CARTPOLE, *length, *demonstrations, "--run_name", "a")
     with (tmp_path / "a" / "evaluations.csv").open(newline="") as file:
         first = next(csv.DictReader(file))
     assert (first["steps"], first["policy"]) == ("0", "deterministic")

@@ -35,7 +35,7 @@ from envs import env_info as find_env
 from envs import make_vec_env
 from tests.a2c.test_runner import LENGTHS, ScriptedVecEnv, env_info, episodes_of
 from tests.support import ROOT
-from tests.test_run import DOT, PONG, TINY, answers, run, small_files, started, wait_for
+from tests.support.commands import DOT, PONG, SYNC, TINY, answers, here, small_files, started, wait_for
 
 CARTPOLE = "CartPole-v1"
 
@@ -246,8 +246,8 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env
 
 def test_a_run_in_lockstep_is_the_same_bit_for_bit_with_and_without(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY)
-    run(tmp_path, *words, "--run_name", "with", "--eval_interval_million_timesteps", "0.0003")
-    run(tmp_path, *words, "--run_name", "without", "--eval_interval_million_timesteps", "0")
+    here(tmp_path, *words, "--run_name", "with", "--eval_interval_million_timesteps", "0.0003")
+    here(tmp_path, *words, "--run_name", "without", "--eval_interval_million_timesteps", "0")
     assert len(rows(tmp_path / "with")) == 2 * 8 and not (tmp_path / "without" / "evaluations.csv").exists()
     for part in ("policy", "reward_predictor"):
         newest = [sorted((tmp_path / name / part).glob("*.pt"))[-1] for name in ("with", "without")]
@@ -310,8 +310,8 @@ def test_a_stop_ends_an_evaluation_without_a_result(tmp_path: Path) -> None:
 
 def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY)
-    result = run(tmp_path, *words, "--eval_interval_million_timesteps", "0.001", "--eval_episodes", "3")
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, SYNC)
+    result = here(tmp_path, *words, "--eval_interval_million_timesteps", "0.001", "--eval_episodes", "3")
     header = (folder / "evaluations.csv").read_text().splitlines()[0]
     assert header == "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean_length,capped"
     assert tuple(header.split(",")) == EVALUATIONS.columns
@@ -331,11 +331,11 @@ def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_pa
     assert b"evaluation/sampled_mean" in b"".join(path.read_bytes() for path in (folder / "events" / "a2c").iterdir())
 
     text = (folder / "evaluations.csv").read_text()
-    again = run(tmp_path, "--resume", str(folder))
+    again = here(tmp_path, "--resume", str(folder))
     assert (folder / "evaluations.csv").read_text() == text
     assert newest in again.stdout, "the newest is that of the earlier part"
 
-    run(tmp_path, "--resume", str(folder), "--million_timesteps", "0.003")
+    here(tmp_path, "--resume", str(folder), "--million_timesteps", "0.003")
     longer = rows(folder)
     assert longer[:6] == found
     assert [row["policy"] for row in longer[6:]] == ["deterministic", "sampled"]
@@ -346,11 +346,11 @@ def test_an_evaluation_that_the_end_of_a_run_lacks_is_made_up_for(tmp_path: Path
     """As after a crash or a Ctrl-C in the last one: nothing is left to learn."""
     folder = tmp_path / "a"
     words = ("train_policy_with_original_rewards", DOT, "--million_timesteps", "0.001", "--eval_episodes", "2")
-    run(tmp_path, *words, "--run_name", "a")
+    here(tmp_path, *words, "--run_name", "a", SYNC)
     whole = rows(folder)
     lines = (folder / "evaluations.csv").read_text().splitlines(keepends=True)
     (folder / "evaluations.csv").write_text("".join(lines[:-2]))
-    run(tmp_path, "--resume", str(folder))
+    here(tmp_path, "--resume", str(folder))
     assert [{**row, "seconds": ""} for row in rows(folder)] == [{**row, "seconds": ""} for row in whole]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from commands.flags import parse
+from commands.flags import parse
 import json
 import os
 import subprocess
@@ -22,13 +24,13 @@ from drlhp.runtime.machine import n_cores
 from envs import draw_states
 from run import CLOSED, FAILURE
 from tests.support import ROOT
-from tests.test_run import refused
+from tests.support.commands import refused
 
 TINY = Experiment(
     "a trial",
     (
         *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2"),
-        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2"),
+        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2", "--synchronous"),
     ),
 )
 
@@ -95,7 +97,7 @@ def test_a_seed_that_fails_is_named(
     (tmp_path / "trial-seed0" / "config.json").write_text(json.dumps(record))
     (tmp_path / "trial-seed0" / "policy").mkdir()
     (tmp_path / "trial-seed0" / "policy" / "step-000000001000.pt").write_bytes(b"no checkpoint")
-    message = refused(capsys, tmp_path, "reproduce", "trial", "--seeds", "2", status=FAILURE)
+    message = refused(tmp_path, "reproduce", "trial", "--seeds", "2", status=FAILURE)
     assert "seed0 did not finish" in message
     assert is_done(tmp_path / "trial-seed1")
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text(), "those that came to their end"

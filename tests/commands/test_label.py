@@ -31,8 +31,8 @@ from drlhp.labelling.reliability import Vote, error_rates, shared_votes
 from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
 from pref_db import PrefDB
 from tests.support import ROOT
+from tests.support.commands import DEADLINE, DOT, started, wait_for
 from tests.support.labelling import ENV_ID, STEPS, segment
-from tests.test_run import DEADLINE, DOT, started, wait_for
 
 
 def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

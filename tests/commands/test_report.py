@@ -30,6 +30,7 @@ from pref_db import PrefDB
 from reward_predictor import preference_loss
 from tests.support import ROOT
 from tests.support.browser import PROGRAM, WHY_NOT, chromium
+from tests.support.commands import here
 
 DOT = "MovingDotNoFrameskip-v0"
 N_LABELS = 30
@@ -47,9 +48,7 @@ EVALUATIONS = "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean
 
 def train(folder: Path, name: str, *flags: str, mode: str = "train_policy_with_preferences") -> Path:
     """A run by the command line."""
-    line = (mode, DOT, *LINE, *flags, "--log_dir", str(folder), "--run_name", name)
-    result = subprocess.run([sys.executable, str(ROOT / "run.py"), *line], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    here(folder, mode, DOT, *LINE, *flags, "--run_name", name)
     return folder / name
 
 

@@ -25,7 +25,7 @@ from envs import EnvError, draw_states, env_info, make_env, make_vec_env
 from envs.bodies import TASKS
 from pref_db import PrefDB
 from tests.support import ROOT
-from tests.test_run import one_sentence, run
+from tests.support.commands import one_sentence, run
 
 # Rewards as rl-teacher published them: of a Gymnasium environment just after a step, its forward velocity, the action.
 Formula = Callable[[Any, float, np.ndarray], float]

@@ -31,8 +31,8 @@ from drlhp.label_server.config import PageConfig
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
+from tests.support.commands import small_files
 from tests.support.labelling import make_store, running, segment
-from tests.test_run import small_files
 
 
 @pytest.fixture

@@ -35,8 +35,19 @@ from drlhp.runtime.channels import Episode
 from pref_db import PrefDB
 from tests.screens.test_terminal import terminal
 from tests.support import ROOT
+from tests.support.commands import (
+    DEADLINE,
+    DOT,
+    alive,
+    answers,
+    children,
+    command,
+    policy_steps,
+    run,
+    started,
+    wait_for,
+)
 from tests.support.labelling import Client, make_store, segment
-from tests.test_run import DEADLINE, DOT, alive, answers, children, command, policy_steps, run, started, wait_for
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 LINK = re.compile(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})")

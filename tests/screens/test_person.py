@@ -13,9 +13,9 @@ import pytest
 
 from pref_db import PrefDB
 from tests.support import ROOT
+from tests.support.commands import DOT, PONG, answers, children, policy_steps, started, wait_for
 from tests.support.display import focus, screenshot, xdotool
 from tests.support.labelling import make_store
-from tests.test_run import DOT, PONG, answers, children, policy_steps, started, wait_for
 
 pytestmark = pytest.mark.window
 TITLE = "better"

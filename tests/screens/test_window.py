@@ -543,7 +543,10 @@ def test_frames_of_another_kind_are_refused(window: ClipWindow) -> None:
 @pytest.mark.parametrize("name", [None, ":987654"])
 def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | None) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
-    code = "from drlhp.screens import window as viewer\ntry: viewer.open_display()\nexcept viewer.DisplayError as error: print(error)"
+    code = (
+        "from drlhp.screens import window\n"
+        "try: window.open_display()\nexcept window.DisplayError as error: print(error)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

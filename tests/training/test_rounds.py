@@ -20,8 +20,8 @@ from drlhp.training.trainer import BATCHES_PER_ROUND
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
 from reward_predictor import PredictorCopySpec, RewardPredictor
+from tests.support.commands import DOT, answers, run
 from tests.support.ring import SMALL, VECTORS, Ring, answer, segment
-from tests.test_run import DOT, answers, run
 
 CONFIG = PrefsConfig(n_initial_prefs=40, n_initial_rounds=4, max_segs=100, query_candidates=100)
 

@@ -1,0 +1,171 @@
+"""Commands of run.py: in a process of their own, in the background, or in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import run as run_module
+from tests.support import ROOT
+
+DOT = "MovingDotNoFrameskip-v0"
+PONG = "PongNoFrameskip-v4"
+TINY = (
+    *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
+    *("--n_initial_epochs", "2", "--eval_episodes", "2", "--million_timesteps", "0.002"),
+)
+SYNC = "--synchronous"  # all parts of the run in one process
+DEADLINE = 240  # seconds for anything that is waited for
+
+
+def command(tmp_path: Path, *words: str) -> list[str]:
+    return [sys.executable, str(ROOT / "run.py"), *words, "--log_dir", str(tmp_path)]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This environment without a display, unless one is given."""
+    return {**{name: value for name, value in os.environ.items() if name != "DISPLAY"}, **changes}
+
+
+def run(
+    tmp_path: Path, *words: str, status: int = 0, cwd: Path = ROOT, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    environ = environment(**changes)
+    result = subprocess.run(
+        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environ, cwd=cwd
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result
+
+
+@contextmanager
+def small_files(n_bytes: int) -> Iterator[None]:
+    """No file grows beyond so many bytes, as on a full disk: the same failed writes, from the system itself."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in the background, ended with the block."""
+    process = subprocess.Popen(
+        command(tmp_path, *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(**changes),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
+    """Waits until the condition (a function) holds; fails if the run ends first or the time is up."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> dict[str, int]:
+    """The children of a run, and theirs, by the names that they give themselves."""
+    listed = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+    short = {name[:15]: name for name in ("reward predictor", "a2c", "a2c 2")}  # as much as the system keeps
+    found: dict[str, int] = {}
+    for child in listed:
+        name = Path(f"/proc/{child}/comm").read_text().strip()
+        found |= {short[name]: child} if name in short else children(child)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def answers(folder: Path) -> list[tuple[str, str, str]]:
+    """Every answer in a run's store, read with plain SQLite."""
+    with sqlite3.connect(f"file:{folder / 'prefs.db'}?mode=ro", uri=True) as db:
+        return db.execute("SELECT client_id, comparison_id, choice FROM answer ORDER BY seq").fetchall()
+
+
+def policy_steps(folder: Path) -> int:
+    checkpoints = sorted((folder / "policy").glob("step-*.pt"))
+    return int(checkpoints[-1].stem.split("-")[1]) if checkpoints else 0
+
+
+def progress(folder: Path) -> list[dict[str, str]]:
+    with (folder / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def one_sentence(text: str) -> str:
+    """The message of a failed command: one line from the program's name to one full stop, and no traceback."""
+    assert "Traceback" not in text, text
+    lines = [line for line in text.strip().splitlines() if line]
+    assert len(lines) == 1 and re.fullmatch(r"run\.py: .+[^.][.?]", lines[0]), text
+    return lines[0]
+
+
+class Done(NamedTuple):
+    """What a command in this process has printed."""
+
+    stdout: str
+    stderr: str
+
+
+def here(log_dir: Path | None, *words: str, status: int = 0) -> Done:
+    """Carries out a command in this process, without a display: a process of its own takes seconds to import.
+
+    A run has to be `--synchronous` if its parts are not the point, else it starts processes all the same.
+    """
+    extra = () if log_dir is None else ("--log_dir", str(log_dir))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.dict(os.environ),
+        ):
+            os.environ.pop("DISPLAY", None)
+            try:
+                returned = run_module.main([*words, *extra])
+            except SystemExit as left:  # of the library that reads the flags
+                returned = left.code if isinstance(left.code, int) else 1
+            assert returned == status, out.getvalue() + err.getvalue()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return Done(out.getvalue(), err.getvalue())
+
+
+def refused(log_dir: Path, *words: str, status: int = 2) -> str:
+    """Returns the one sentence of a command that cannot work."""
+    has_log_dir = words[0] not in ("watch", "show_prefs", "report", "import", "label")
+    return one_sentence(here(log_dir if has_log_dir else None, *words, status=status).stderr)
