@@ -9,10 +9,6 @@ the policy learns from the rewards that it predicts.
 
 from __future__ import annotations
 
-from commands.show_prefs import show_prefs_command
-from pref_interface import SegmentKeeper
-from commands.show_prefs import show_prefs_command
-from pref_interface import SegmentKeeper
 import contextlib
 import difflib
 import logging

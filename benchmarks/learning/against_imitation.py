@@ -1,6 +1,6 @@
 """What the wrapper teaches, and the imitation library beside it: same labels, same steps, same machine, in turns.
 
-python -m benchmarks.learning.against_imitation                                  # all of it, to results/against_imitation.json
+python -m benchmarks.learning.against_imitation  # to results/against_imitation.json
 python -m benchmarks.learning.against_imitation ours --env_id Pendulum-v1        # one run of ours
 """
 

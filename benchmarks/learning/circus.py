@@ -1,7 +1,7 @@
 """Checks by their poses that agents do the tricks they were taught, and films each beside the ordinary agent.
 
-python -m benchmarks.learning.circus runs/circus-backflip-seed0 runs/circus-ballet-seed0 --beside runs/hopper-true-seed0 \
-    runs/walker-true-seed0
+python -m benchmarks.learning.circus runs/circus-backflip-seed0 runs/circus-ballet-seed0 \
+    --beside runs/hopper-true-seed0 runs/walker-true-seed0
 
 Writes results/circus.json, results/circus_TRICK.gif and the table in README.md. The tricks that are not given stay as
 they are.

@@ -1,6 +1,6 @@
 """How well a body's reward predictor tells what the policy does next, by the passes over its initial labels.
 
-python -m benchmarks.learning.passes RUN...  # on labels of a synthetic teacher; writes results/passes.json and into README.md
+python -m benchmarks.learning.passes RUN...  # labels of a synthetic teacher; to results/passes.json and README.md
 
 The trainer learns from the initial labels of each of these runs, none held out, as `reproduce` has it for bodies. After
 some of its passes, what it predicts is compared with the true reward, on each step of the clips that were asked about

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from commands.flags import parse
-from commands.flags import parse
 import json
 import os
 import subprocess

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from commands.show_prefs import show_prefs_command
-from commands.show_prefs import show_prefs_command
 import math
 import re
 import shutil
