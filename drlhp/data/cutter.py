@@ -1,4 +1,4 @@
-"""Cuts the steps of environments into segments, of which pairs are asked about."""
+"""Cuts the steps of environments into segments; pairs of segments are then compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drlhp.data.views import encode_view
 
 
 class SegmentSource(Protocol):
-    """What the cutter must know of an environment: `envs.EnvInfo`, or what a wrapper makes of its spaces."""
+    """An environment as its segments record it: `envs.EnvInfo`, or a wrapper's `WrappedEnv`."""
 
     @property
     def env_id(self) -> str: ...
@@ -26,7 +26,7 @@ class SegmentSource(Protocol):
 
     @property
     def n_actions(self) -> int | None:
-        """None when actions are vectors."""
+        """None if actions are vectors."""
 
     @property
     def action_dim(self) -> int | None: ...
@@ -39,29 +39,30 @@ class SegmentSource(Protocol):
 
 
 class SegmentCutter:
-    """Cuts consecutive segments, none of which spans two episodes, from environments 0 .. n - 1.
+    """Cuts consecutive segments from environments 0 .. n - 1; none spans two episodes.
 
-    What is left at the end of an episode becomes a shorter segment if it has half the length or more.
-    With `stack` above 1 all but the newest of an observation's frames were in the one before, and are kept once.
+    The last steps of an episode become a shorter segment if they are at least half as many as a whole one has.
+    With `stack` above 1, an observation repeats the frames of the one before, except the oldest; each is kept once.
     """
 
     def __init__(self, info: SegmentSource, n_envs: int, seed: int, stack: int) -> None:
         length = info.segment_length
         self.info, self.n_envs, self.seed, self.length, self.stack = info, n_envs, seed, length, stack
         shape, dtype = info.observation_shape, np.uint8 if info.kind == "pixels" else np.float32
-        # The newest steps of all environments, each in the place of the oldest: written as they come, in one piece.
+        # Ring buffers of the newest steps of all environments: a step is written in one piece, over the oldest.
         self.frames = np.zeros((length, n_envs, *(shape[1:] if stack > 1 else shape)), dtype)
         self.actions = np.zeros(
             (length, n_envs) if info.n_actions else (length, n_envs, info.action_dim or 0),
             np.int64 if info.n_actions else np.float32,
         )
         self.rewards = np.zeros((length, n_envs), np.float32)
-        self.n_taken = 0  # steps
-        self.before_first = np.zeros((n_envs, stack - 1, *shape[1:]), dtype)  # what a segment's first observation shows
-        self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN where a step was not predicted
+        self.n_taken = 0  # steps so far
+        # The older frames of a segment's first observation.
+        self.before_first = np.zeros((n_envs, stack - 1, *shape[1:]), dtype)
+        self.member_returns = np.full((n_envs, 1), np.nan, np.float32)  # NaN if a step was not predicted
         self.views: list[list[np.ndarray]] = [[] for _ in range(n_envs)]
-        self.filled = np.zeros(n_envs, np.int64)  # steps that are in no segment yet, the newest ones
-        self.n_cut, self.n_episodes = 0, 0  # segments, wanted or not, and episodes that ended
+        self.filled = np.zeros(n_envs, np.int64)  # newest steps that are in no segment yet
+        self.n_cut, self.n_episodes = 0, 0  # segments, even if dropped; ended episodes
 
     def add(
         self,
@@ -75,9 +76,10 @@ class SegmentCutter:
         policy_step: int,
         wanted: bool = True,
     ) -> list[Segment]:
-        """Takes one step of all environments; returns the segments that it completed, or none if they are not wanted.
+        """Takes one step of all environments and returns the segments that it completed, none if not wanted.
 
-        `member_rewards` (members, N) is what each member of the ensemble predicts for it.
+        Args:
+            member_rewards: (members, N) the reward that each member of the ensemble predicts for the step.
         """
         n, row = self.n_envs, self.n_taken % self.length
         valid = valid[:n]
@@ -102,13 +104,13 @@ class SegmentCutter:
         return segments
 
     def count(self, done: np.ndarray, valid: np.ndarray) -> None:
-        """Takes one step of all environments of which nobody wants the segments; they are counted all the same."""
+        """Takes one step of all environments and counts the segments, without making them."""
         self.filled += valid[: self.n_envs]
         ended, _ = self._ended(done[: self.n_envs])
         self.filled[ended] = 0
 
     def _ended(self, done: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Environments whose steps so far end here, and those of them in which they make a segment."""
+        """Returns the environments whose segment ends with this step, and those whose segment is long enough."""
         ended = np.flatnonzero(done | (self.filled == self.length))
         complete = ended[self.filled[ended] * 2 >= self.length]
         self.n_cut += len(complete)
@@ -116,9 +118,10 @@ class SegmentCutter:
         return ended, complete
 
     def forget(self, which: np.ndarray | None = None) -> None:
-        """Lets go of the steps that are in no segment yet: what comes next does not follow them.
+        """Drops the steps that are in no segment yet, because the next step will not follow them.
 
-        which: (N,) bool, the environments of which it does not; None: all.
+        Args:
+            which: (N,) bool, the environments whose steps to drop; None for all.
         """
         here = np.ones(self.n_envs, np.bool_) if which is None else which[: self.n_envs]
         self.filled[here] = 0
@@ -126,12 +129,14 @@ class SegmentCutter:
             self.views[i].clear()
 
     def _segment(self, i: int, policy_step: int) -> Segment:
+        """Returns the segment of environment i that ends with the newest step."""
         rows = np.arange(self.n_taken - self.filled[i], self.n_taken) % self.length
         frames, stack = self.frames[rows, i], self.stack
         if stack > 1:
             frames = np.concatenate([self.before_first[i], frames])
         elif frames.ndim == 4 and frames.shape[1] > 1 and np.array_equal(frames[1:, :-1], frames[:-1, 1:]):
-            # Nobody has said so, but each picture moves up by one plane: a stack of frames, which are kept once.
+            # The environment itself stacks frames, because each picture repeats the last one shifted by one plane. Each
+            # frame is kept once.
             frames, stack = Segment.unique_frames(frames), frames.shape[1]
         predicted = not np.isnan(self.member_returns[i]).any()
         return Segment(

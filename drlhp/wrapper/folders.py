@@ -1,4 +1,4 @@
-"""TODO."""
+"""The folders that wrappers write, and finding the preferences and predictors in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pref_db import PrefDB
 
 
 def new_folder(log_dir: Path) -> Path:
-    """Makes `log_dir`/DATE-TIME, with a number behind it where that is taken.
+    """Makes and returns `log_dir`/DATE-TIME, with a number appended if that name is taken.
 
     Raises UserError if it cannot be made.
     """
@@ -32,9 +32,9 @@ def new_folder(log_dir: Path) -> Path:
 
 
 def preferences(place: Path) -> Path:
-    """`place` itself if it is a file, or prefs.db in it, or that of the newest run folder in it that has labels.
+    """Returns a store: `place` itself, the prefs.db in it, or that of the newest run folder in it that has labels.
 
-    Raises PrefDBError if one cannot be read.
+    Raises PrefDBError if one of the stores cannot be read.
     """
     if place.is_file() or (place / "prefs.db").exists():
         return place if place.is_file() else place / "prefs.db"
@@ -47,6 +47,9 @@ def preferences(place: Path) -> Path:
 
 
 def predictor_checkpoint(place: Path) -> Path:
-    """The newest checkpoint of a run, or of the newest run of a log_dir that has one. Raises CheckpointError."""
+    """Returns the newest checkpoint of a run, or of the newest run in a log_dir that has one.
+
+    Raises CheckpointError if there is none.
+    """
     runs = sorted(path.parent for path in place.glob("*/reward_predictor") if checkpoint.list_checkpoints(path))
     return checkpoint.find(runs[-1] if runs else place, "reward_predictor")

@@ -151,6 +151,11 @@ class Settings:
             raise UserError("there is nothing to train on: set prefs_dir to stored preferences, or collect_prefs=True.")
 
     @property
+    def asks_people(self) -> bool:
+        """Whether people answer."""
+        return self.collect_prefs and not self.synthetic_prefs
+
+    @property
     def make_network(self) -> MakeNetwork | None:
         """The user's own network, if there is one."""
         network = self.reward_predictor_network

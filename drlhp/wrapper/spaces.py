@@ -1,4 +1,4 @@
-"""What an environment's spaces are to the reward predictor: pictures or vectors, and which action was taken."""
+"""Encodes observations as pictures or vectors, and actions, for the reward predictor."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.vector.utils import iterate
 from torch.nn import functional as F
 
 from drlhp.errors import SpaceError
 
-PICTURE = 84  # side of what the reward networks read, pixels
+PICTURE = 84  # side of the pictures that the reward networks read, in pixels
 MAX_PLANES = 64
-MAX_SHOWN = 960  # side to which pictures are magnified for people: two of them stand side by side on a screen
-OVERSHOOT = 0.01  # by which a picture may leave its range, as a share of that: filters that resize do so
+MAX_SHOWN = 960  # pixels; people see no larger side, so that two pictures fit beside each other on a screen
+OVERSHOOT = 0.01  # share of its range by which a picture may leave the range, as resizing filters let it
 Transform = Callable[[Any], Any]
 
 
 class ObservationEncoder:
-    """Turns an environment's observations into what the reward predictor reads.
+    """Encodes an environment's observations for the reward predictor.
 
-    Pictures (kind "pixels") become uint8 (N, C, 84, 84), their channels and stacked frames side by side, the newest
-    last; everything else float32 (N, D) (kind "vector").
+    Pictures (kind "pixels") become uint8 (N, C, 84, 84): all channels of all stacked frames, those of the newest frame
+    last. Everything else becomes float32 (N, D) (kind "vector").
 
     Args:
-        space: of one environment.
-        transform: makes a picture or a vector of an observation, for spaces that hold more than one.
-        channels: of one picture; where stacked pictures have so many, people see the newest with its colours.
-        gray: the mean over the colours in place of each colour, for a network that reads one plane.
+        space: the observation space of one environment.
+        transform: makes one picture or one vector of an observation, for spaces that hold several.
+        channels: channels of one picture; if stacked pictures have so many, people see the newest in its colours.
+        gray: replace the colours by their mean, for a network that reads one plane.
 
-    Raises SpaceError.
+    Raises SpaceError if the observations are neither pictures nor vectors.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class ObservationEncoder:
         self.space, self.transform, self.channels = space, transform, channels
         self.kind: Literal["pixels", "vector"]
         self.shape: tuple[int, ...]  # of one encoded observation
-        self._low, self._high = 0.0, 1.0  # of pictures that are no bytes
-        self._form = space  # what is left to read once the transform has been at it
+        self._low, self._high = 0.0, 1.0  # range of the pictures' values
+        self._form = space  # the space of transformed observations
         if transform is not None:
             self._form = self._transformed_space(transform)
         self.takes_arrays = transform is None and isinstance(space, Box)
@@ -61,17 +62,20 @@ class ObservationEncoder:
         elif isinstance(self._form, (Box, Discrete, MultiBinary, MultiDiscrete)):
             self.kind, self.shape = "vector", (flatdim(self._form),)
             if self.shape == (0,):
-                raise SpaceError(f"the observations of {space} are empty: there is nothing to tell good from bad by.")
+                raise SpaceError(f"the observations of {space} are empty: the reward predictor has nothing to read.")
         else:
             raise SpaceError(
                 f"the observations of {space} hold neither one picture nor one vector: pass obs_transform_func, a "
-                "function that makes one of them of an observation."
+                "function that makes a picture or a vector of an observation."
             )
 
     def encode(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """N observations (an array of them where `takes_arrays`) -> (N, *shape); perhaps the same memory.
+        """Returns N observations encoded, (N, *shape); perhaps in the same memory.
 
-        Raises SpaceError where one is not what the space says, or holds NaN or infinity.
+        Args:
+            observations: an array of them if `takes_arrays`, else a sequence.
+
+        Raises SpaceError if one is not of the space, or holds NaN or infinity.
         """
         values = self.checked(observations)
         if self.kind == "vector":
@@ -81,15 +85,15 @@ class ObservationEncoder:
         return self._resized(self._planes(values))
 
     def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """`encode`, in memory of its own: an environment may write its next observations where these are."""
+        """Encodes into new memory, because an environment may write its next observations over these."""
         encoded = self.encode(observations)
         shared = isinstance(observations, np.ndarray) and np.may_share_memory(encoded, observations)
         return encoded.copy() if shared else encoded
 
     def checked(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """N observations as they are read, (N, ...): vectors float32, pictures as they are.
+        """Returns N observations transformed but not yet encoded, (N, ...): vectors float32, pictures unchanged.
 
-        Raises SpaceError where one holds NaN or infinity.
+        Raises SpaceError if one holds NaN or infinity.
         """
         if self.transform is not None:
             observations = [self.transform(observation) for observation in observations]
@@ -97,23 +101,23 @@ class ObservationEncoder:
             observations = [flatten(self._form, observation) for observation in observations]
         values = np.asarray(observations)
         if self.kind == "vector":
-            with np.errstate(over="ignore"):  # what is too large becomes infinite
+            with np.errstate(over="ignore"):  # values too large for float32 become infinite
                 values = values.astype(np.float32, copy=False)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise SpaceError(f"an observation of {self.space} holds NaN or infinity: mend the environment.")
+            raise SpaceError(f"an observation of {self.space} holds NaN or infinity: fix the environment.")
         return values
 
     def view(self, observation: Any, zoom: int) -> np.ndarray:
-        """What people see of one observation of kind "pixels", magnified up to MAX_SHOWN: (H, W, 3) uint8."""
+        """Returns one observation of kind "pixels" for people, magnified up to MAX_SHOWN: (H, W, 3) uint8."""
         zoom = max(1, min(zoom, MAX_SHOWN // max(self._size)))
         planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]
         n = self.channels
-        in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth is depth, or how opaque the colours are
+        in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth channel is depth or opacity
         newest = planes[-n:][:3] if in_colour else np.repeat(planes[-1:], 3, axis=0)
         return np.moveaxis(newest, 0, -1).repeat(zoom, axis=0).repeat(zoom, axis=1)
 
     def _transformed_space(self, transform: Transform) -> Box:
-        """The space of what the transform makes, by the example of one observation."""
+        """Returns the space of transformed observations, by the example of one."""
         sample = np.asarray(transform(copy.deepcopy(self.space).sample()))
         if sample.dtype.kind not in "biuf":
             raise SpaceError(
@@ -126,7 +130,7 @@ class ObservationEncoder:
         return Box(-bound if sample.ndim < 2 else 0.0, bound, sample.shape, np.float32)
 
     def _picture_axes(self, box: Box) -> tuple[int, int, int]:
-        """Planes, height and width of what is no vector. Sets how values are scaled to bytes."""
+        """Returns planes, height and width of a picture. Sets how values are scaled to bytes."""
         if box.dtype == np.uint8:
             self._low, self._high = 0.0, 255.0
         else:
@@ -151,7 +155,7 @@ class ObservationEncoder:
         return planes, height, width
 
     def _planes(self, values: np.ndarray) -> np.ndarray:
-        """(N, ...) pictures as the space has them -> (N, C, H, W) uint8."""
+        """Returns pictures (N, ...) of the space as (N, C, H, W) uint8."""
         if values.shape[1:] != self._form.shape:
             raise self._other_shape(values)
         if self._channels_last:
@@ -169,7 +173,7 @@ class ObservationEncoder:
         return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
     def _resized(self, planes: np.ndarray) -> np.ndarray:
-        """(N, planes, H, W) uint8 -> (N, C, 84, 84): the mean over the pixels under each new one."""
+        """Returns pictures (N, planes, H, W) uint8 as (N, C, 84, 84); each new pixel is the mean of those under it."""
         if self._is_gray:
             by_colour = planes.reshape(len(planes), -1, self.channels, *self._size)
             planes = np.rint(by_colour.mean(2, dtype=np.float32)).astype(np.uint8)
@@ -179,16 +183,17 @@ class ObservationEncoder:
         return F.adaptive_avg_pool2d(pixels, PICTURE).round().byte().numpy()
 
     def _other_shape(self, values: np.ndarray) -> SpaceError:
+        """Returns the error for observations of another shape than the space's."""
         return SpaceError(
-            f"an observation of shape {values.shape[1:]} came from an environment of {self.space}: mend its "
+            f"an observation of shape {values.shape[1:]} came from an environment of {self.space}: fix its "
             "observation_space, or obs_transform_func."
         )
 
 
 def may_be_of(space: gymnasium.Space[Any], actions: np.ndarray | Sequence[Any]) -> bool:
-    """Whether each choice in these actions is one of those that the space has, all of them looked at together.
+    """Whether the space has each choice in these actions.
 
-    Gymnasium lays others flat as well, as if they were choices of something else.
+    Gymnasium flattens other choices without an error, as if they were choices of something else.
     """
     if isinstance(space, Dict):
         return all(may_be_of(part, [action[name] for action in actions]) for name, part in space.items())
@@ -209,7 +214,7 @@ def may_be_of(space: gymnasium.Space[Any], actions: np.ndarray | Sequence[Any]) 
 
 
 class ActionEncoder:
-    """Turns actions into what the reward predictor reads: int64 (N,) where they are Discrete, else float32 (N, A).
+    """Encodes actions for the reward predictor: int64 (N,) if they are Discrete, else float32 (N, A).
 
     Raises SpaceError for a space whose actions have no fixed number of values.
     """
@@ -227,10 +232,13 @@ class ActionEncoder:
             ) from error
 
     def encode(self, actions: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """N actions (an array of them where `takes_arrays`) -> (N,) or (N, A), in memory of their own.
+        """Returns N actions encoded, (N,) or (N, A), in new memory.
 
-        Raises SpaceError where one cannot be of the space, or holds NaN or infinity; what is beyond the bounds of a Box
-        is up to the environment.
+        Args:
+            actions: an array of them if `takes_arrays`, else a sequence.
+
+        Raises SpaceError if the space cannot have one, or if one holds NaN or infinity. Values beyond the bounds of a
+        Box are left to the environment.
         """
         encoded: np.ndarray
         try:
@@ -246,15 +254,23 @@ class ActionEncoder:
         if not belong:
             raise self._other_action(actions)
         if not self.n_actions and not np.isfinite(encoded).all():
-            raise SpaceError(f"an action of {self.space} holds NaN or infinity: mend the policy.")
+            raise SpaceError(f"an action of {self.space} holds NaN or infinity: fix the policy.")
         return encoded
 
     def _other_action(self, actions: Any) -> SpaceError:
+        """Returns the error for actions that the space does not have."""
         shown = " ".join(str(actions).split())
-        return SpaceError(f"among the actions {shown} is one that {self.space} does not have: mend the policy.")
+        return SpaceError(f"among the actions {shown} is one that {self.space} does not have: fix the policy.")
 
     def may_have_made(self, encoded: np.ndarray) -> bool:
-        """Whether these may be actions of this space, encoded."""
+        """Whether encoded actions may come from this space."""
         if self.n_actions is None:
             return encoded.shape[1:] == (self.action_dim,)
         return encoded.ndim == 1 and bool((encoded < self.n_actions).all())
+
+
+def one_by_one(
+    encoder: ObservationEncoder | ActionEncoder, batched: gymnasium.Space[Any], values: Any
+) -> np.ndarray | Sequence[Any]:
+    """Returns a batch of observations or actions, of the `batched` space, in the form that the encoder takes."""
+    return values if encoder.takes_arrays else list(iterate(batched, values))

@@ -215,12 +215,13 @@ def test_no_segment_travels_once_all_labels_are_there(tmp_path: Path) -> None:
     while env.pref_db_size.value < 2:
         assert time.monotonic() < deadline
         steps(10)
-    assert env.system.channels is not None
-    theirs, env.system.channels.segments = env.system.channels.segments, queue.Queue()
+    assert env.system.background is not None
+    channels = env.system.background.channels
+    theirs, channels.segments = channels.segments, queue.Queue()
     before = env.segments_collected
     steps(100)
-    assert env.segments_collected == before + 20 and env.system.channels.segments.empty()
-    env.system.channels.segments = theirs
+    assert env.segments_collected == before + 20 and channels.segments.empty()
+    channels.segments = theirs
     env.close()
 
 

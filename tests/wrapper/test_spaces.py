@@ -141,7 +141,7 @@ def test_a_space_that_cannot_be_read_is_named_in_one_sentence(
 def test_observations_that_are_not_what_the_space_says() -> None:
     vectors = ObservationEncoder(Box(-1, 1, (3,)))
     for broken in (np.nan, np.inf):
-        with pytest.raises(SpaceError, match=r"NaN or infinity.*mend"):
+        with pytest.raises(SpaceError, match=r"NaN or infinity.*fix"):
             vectors.encode(np.array([[0, broken, 0]], np.float32))
     with pytest.raises(SpaceError, match="NaN or infinity"):
         vectors.encode(np.array([[0, 1e39, 0]]))
@@ -212,7 +212,7 @@ def test_actions_of_every_kind() -> None:
 )
 def test_actions_that_the_space_does_not_have_are_refused(space: gymnasium.Space[Any], actions: Any) -> None:
     """Not by the reward predictor, and not by the trainer's process later, in which they would be indices."""
-    with pytest.raises(SpaceError, match=r"among the actions .* does not have: mend the policy\.$") as error:
+    with pytest.raises(SpaceError, match=r"among the actions .* does not have: fix the policy\.$") as error:
         ActionEncoder(space).encode(actions)
     assert str(space) in str(error.value)
 

@@ -35,8 +35,8 @@ from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.cutter import SegmentCutter
 from drlhp.data.segment import Segment
 from drlhp.runtime import checkpoint
+from drlhp.wrapper.description import WrappedEnv
 from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
-from drlhp.wrapper.system import WrappedEnv
 from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
@@ -319,10 +319,10 @@ def test_an_evaluation_keeps_the_true_reward_though_a_predictor_is_trained_meanw
     predictor_for(env, tmp_path, "CartPole-v1")
     wrapped = HumanPreferencesEnvWrapper(env, **NOBODY, pretrained_reward_predictor_dir=tmp_path)
     wrapped.reset(seed=0)
-    wrapped.system.copy, arrived = None, wrapped.system.copy
+    wrapped.system.predicted.copy, arrived = None, wrapped.system.predicted.copy
     with pytest.warns(UserWarning, match="no trained reward predictor"):
         wrapped.switch_to_true_reward()
-    wrapped.system.copy = arrived
+    wrapped.system.predicted.copy = arrived
     _, reward, _, _, info = wrapped.step(0)
     assert reward == 1.0 != info["predicted_reward"]
     wrapped.close()
@@ -591,7 +591,7 @@ class Board(gymnasium.Env[Any, Any]):
 def test_people_see_what_was_drawn_at_each_step(shape: tuple[int, ...]) -> None:
     drawn = np.full(shape, 7, np.uint8)
     wrapped = HumanPreferencesEnvWrapper(Board(drawn), **NOBODY)
-    first = wrapped.system.pictures([wrapped.env.render()])
+    first = wrapped.system.pictures.checked([wrapped.env.render()])
     drawn[:] = 9
     assert first.shape == (1, 20, 30, 3) and (first == 7).all()
     wrapped.close()
@@ -602,9 +602,9 @@ def test_people_see_what_was_drawn_at_each_step(shape: tuple[int, ...]) -> None:
 )
 def test_what_is_no_picture_is_not_shown_to_people(picture: Any) -> None:
     wrapped = HumanPreferencesEnvWrapper(Board(picture), **NOBODY)
-    wrapped.system.pictures([np.zeros((20, 30, 3), np.uint8)])
+    wrapped.system.pictures.checked([np.zeros((20, 30, 3), np.uint8)])
     with pytest.raises(UserError, match=r"render\(\) of Board returned .*let it return pictures \(H, W, 3\)"):
-        wrapped.system.pictures([wrapped.env.render()])
+        wrapped.system.pictures.checked([wrapped.env.render()])
     wrapped.close()
 
 
@@ -617,8 +617,8 @@ def test_an_environment_that_cannot_draw_is_told_with_the_fix() -> None:
     board = Board(None)
     wrapped = HumanPreferencesEnvWrapper(board, **NOBODY)
     board.render = render  # type: ignore[method-assign]
-    wrapped.system.n_watched = 1
-    wrapped._before = np.zeros((1, 2), np.float32)
+    wrapped.system.pictures.n_watched = 1
+    wrapped.system.before = np.zeros((1, 2), np.float32)
     with pytest.raises(
         UserError, match=r"Board cannot be drawn for people \(.* loaded\): .*MUJOCO_GL to egl or osmesa"
     ):

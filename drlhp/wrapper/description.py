@@ -1,0 +1,67 @@
+"""What the wrappers know about the environments that they wrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+
+from reward_predictor import PredictorInputs
+
+DEFAULT_FPS = 30.0
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """The environments of one wrapper in Gymnasium's terms; all of them are alike."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    n_envs: int
+    env_id: str
+    fps: float
+    max_episode_steps: int | None
+    can_render: bool
+    """They were made with `render_mode="rgb_array"`."""
+
+    @classmethod
+    def create(
+        cls,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_envs: int,
+        *,
+        spec: Any,
+        name: str,
+        metadata: dict[str, Any],
+        render_mode: str | None,
+    ) -> EnvDescription:
+        """Returns the description of environments with that `spec`; without one they are called `name`."""
+        return cls(
+            observation_space,
+            action_space,
+            n_envs,
+            env_id=spec.id if spec else name,
+            fps=metadata.get("render_fps") or DEFAULT_FPS,
+            max_episode_steps=spec.max_episode_steps if spec else None,
+            can_render=render_mode == "rgb_array",
+        )
+
+
+@dataclass(frozen=True)
+class WrappedEnv:
+    """A wrapped environment as its segments record it (a `drlhp.data.cutter.SegmentSource`)."""
+
+    env_id: str
+    kind: Literal["pixels", "vector"]
+    observation_shape: tuple[int, ...]
+    n_actions: int | None
+    action_dim: int | None
+    segment_length: int
+    fps: float
+
+    @property
+    def inputs(self) -> PredictorInputs:
+        """The observations and actions that the reward predictor reads."""
+        return PredictorInputs(self.kind, self.observation_shape, self.n_actions, self.action_dim)
