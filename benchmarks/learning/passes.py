@@ -91,9 +91,9 @@ def _learn(config: RunConfig, folder: Path, initial: list[Asked], then: list[Seg
     with contextlib.closing(trainer):
         while not trainer.finished:
             trainer.step()
-            if trainer.epochs in PASSES:
+            if trainer.pretraining.epochs in PASSES:
                 predicted = trainer.predictor.reward(observations, actions)
-                found[str(trainer.epochs)] = float(np.corrcoef(predicted, true)[0, 1])
+                found[str(trainer.pretraining.epochs)] = float(np.corrcoef(predicted, true)[0, 1])
     return found
 
 

@@ -39,7 +39,6 @@ from drlhp.data.comparison import Comparison, Label
 from drlhp.data.segment import Segment
 from drlhp.labelling.gatherers import SyntheticGatherer
 from drlhp.labelling.teachers import SyntheticTeacher
-from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.machine import machine
 from drlhp.training.trainer import Trainer, TrainerSpec
@@ -118,18 +117,15 @@ class ImplyingTrainer(Trainer):
 
     def _receive(self) -> None:
         super()._receive()
-        labels = [pair.label for pair in self._split(validation=False)]
+        labels = [pair.label for pair in self.labels.training]
         if not labels or labels[-1].seq < 0:
             return  # the store does not change while it trains
         implied = implied_pairs(labels)
-        chosen = self.rng.choice(len(implied), min(len(implied), len(labels)), replace=False) if implied else ()
+        chosen = self.labels.rng.choice(len(implied), min(len(implied), len(labels)), replace=False) if implied else ()
         for number, index in enumerate(chosen, start=1):
             better, worse = implied[index]
             id = Comparison.id_of(better, worse)
-            counts = tuple(bootstrap_count(id, member) for member in range(self.predictor.n_members))
-            label = Label(-number, id, better, worse, (1.0, 0.0), False)
-            segments = (self.db.stored_segment(better), self.db.stored_segment(worse))
-            self.pairs[-number] = TrainingPair(label, *segments, counts)
+            self.labels.add(Label(-number, id, better, worse, (1.0, 0.0), False))
 
 
 def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer] = Trainer) -> Trainer:

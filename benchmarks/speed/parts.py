@@ -35,7 +35,7 @@ from drlhp.networks.device import to_device
 from drlhp.runtime.channels import Channels, offer
 from drlhp.runtime.processes import Children
 from drlhp.runtime.weights import WeightsBoard
-from drlhp.training.trainer import Intervals, Trainer, TrainerSpec
+from drlhp.training.trainer import Intervals, Stage, Trainer, TrainerSpec
 from envs import env_info, make_vec_env
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
@@ -196,7 +196,7 @@ def predictor_update(
         else:
             make_store(folder / "prefs.db", labels, segment_length)
         trainer = make_trainer(folder, ensemble_size=ensemble_size)
-        trainer.pretrained = True  # pretraining is a measurement of its own
+        trainer.stage = Stage.FOLLOWING  # pretraining is a measurement of its own
         start = time.perf_counter()
         trainer.step()  # with no agent steps there is nothing to do but read the store
         catch_up = time.perf_counter() - start
@@ -205,8 +205,8 @@ def predictor_update(
             trainer.channels.agent_steps.value += math.ceil(size / trainer.config.labels_per_step)
             start = time.perf_counter()
             trainer.step()
-            (plain if trainer.batches % Intervals.publish else publishing).append(time.perf_counter() - start)
-        held = len(trainer.pairs)
+            (plain if trainer.learner.batches % Intervals.publish else publishing).append(time.perf_counter() - start)
+        held = len(trainer.labels.pairs)
         trainer.close()
     plain = plain[WARM_UP_CALLS:]
     share = 1 / Intervals.publish  # of the batches, after which weights are published

@@ -104,7 +104,9 @@ def accuracy(folder: Path, seed: int, weighs: bool) -> float:
     people_answer(ring.db, 200, seed)
     trainer = ring.trainer(replace(SMALL, n_initial_epochs=8, weigh_labellers=weighs))
     pretrain(trainer)
-    assert (np.mean(list(trainer.weights.values())) == pytest.approx(1)) if weighs else not trainer.weights
+    assert (
+        (np.mean(list(trainer.labels.weights.values())) == pytest.approx(1)) if weighs else not trainer.labels.weights
+    )
     held_out = [segment(50_000 + i) for i in range(1000)]
     true = np.array([one.rewards.sum() for one in held_out])
     observations = np.concatenate([one.observations for one in held_out])

@@ -94,7 +94,7 @@ class Ring:
 
 
 def pretrain(trainer: Trainer) -> None:
-    for _ in range(trainer.config.n_initial_epochs + 1):
+    for _ in range(trainer.spec.config.n_initial_epochs + 1):
         if not trainer.pretrained:
             assert trainer.step()
     assert trainer.pretrained

@@ -178,7 +178,7 @@ def test_with_nothing_held_out_all_labels_are_trained_on(ring: Ring) -> None:
     assert usual.step() and usual.labels_trained < 40
     trainer = ring.trainer(replace(SMALL, hold_out=False), n_initial=40)
     assert trainer.step() and trainer.labels_trained == 40
-    assert np.isnan(trainer.validation["accuracy"])
+    assert np.isnan(trainer.measurements.validation.accuracy)
 
 
 def test_without_bootstraps_each_member_learns_from_all_labels(ring: Ring) -> None:
@@ -186,7 +186,8 @@ def test_without_bootstraps_each_member_learns_from_all_labels(ring: Ring) -> No
     trainer = ring.trainer(replace(SMALL, bootstrap=False), n_initial=20)
     while not trainer.pretrained:
         trainer.step()
-    assert {pair.counts for pair in trainer.pairs.values()} == {(1, 1, 1)}
-    assert trainer.member_losses()["out_of_bag_loss"] == [trainer.validation["loss"]] * 3
+    assert {pair.counts for pair in trainer.labels.pairs.values()} == {(1, 1, 1)}
+    loss = trainer.measurements.validation.loss
+    assert trainer.learner.member_losses(loss)["out_of_bag_loss"] == [loss] * 3
     raw = trainer.predictor.predict(torch.from_numpy(segment(1).observations), torch.from_numpy(segment(1).actions))
     assert (raw[0] - raw[1]).abs().max() > 1e-4, "they differ by their starts"

@@ -23,7 +23,7 @@ from drlhp.runtime.channels import Channels
 from drlhp.runtime.start import start_context
 from drlhp.runtime.turns import ProcessorTurns
 from drlhp.runtime.weights import WeightsBoard
-from drlhp.training import trainer as reward_trainer
+from drlhp.training import trainer as trainer_module
 from drlhp.training.regularisation import L2_START
 from drlhp.training.trainer import Trainer, TrainerSpec
 from pref_db import PrefDB
@@ -77,7 +77,7 @@ def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: boo
     frames = np.concatenate([s.observations for p in seen for s in (p.a, p.b)]).astype(np.float64)
     gain = 1 / frames.std(0).clip(0.1 * 255) if normalises else np.full((84, 84), 1 / 255)
     shift = -frames.mean(0) * gain if normalises else np.zeros((84, 84))
-    for predictor in (trainer.predictor, trainer.learner, learned.predictor):
+    for predictor in (trainer.predictor, trainer.learner.ensemble, learned.predictor):
         assert isinstance(predictor.body, RewardCNN)
         reader = predictor.body.reader
         np.testing.assert_allclose(reader.gain[0, 2], gain, rtol=1e-5)
@@ -88,8 +88,8 @@ def test_pixels_are_read_relative_to_the_initial_labels_segments(normalises: boo
 
 def train(trainer: Trainer, n_batches: int) -> None:
     """So many batches as the policy goes on."""
-    goal = trainer.batches + n_batches
-    while trainer.batches < goal:
+    goal = trainer.learner.batches + n_batches
+    while trainer.learner.batches < goal:
         trainer.channels.agent_steps.value += round(SMALL.label_batch_size / SMALL.labels_per_step)
         assert trainer.step()
 
@@ -144,12 +144,12 @@ def test_the_trainer_starts_early_when_somebody_says_so_and_after_a_resume_too(r
 
 
 def test_published_rewards_are_normalised_on_segments_that_were_trained_on(ring: Ring) -> None:
-    answer(ring.db, range(reward_trainer.SETTLING_PAIRS))
+    answer(ring.db, range(trainer_module.SETTLING_PAIRS))
     trainer = ring.trainer()
     pretrain(trainer)
     copy = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     copy.refresh()
-    learned = [pair for pair in trainer.pairs.values() if not pair.label.validation]
+    learned = [pair for pair in trainer.labels.pairs.values() if not pair.label.validation]
     stored = [segment.decode() for pair in learned for segment in (pair.a, pair.b)]
     raw = copy.predictor(
         torch.from_numpy(np.concatenate([s.observations for s in stored])),
@@ -168,11 +168,11 @@ def test_training_keeps_pace_with_the_policy(ring: Ring) -> None:
     assert not trainer.step()
 
     def batches_at(agent_steps: int) -> int:
-        before = trainer.batches
+        before = trainer.learner.batches
         ring.channels.agent_steps.value = agent_steps
         while trainer.step():
-            assert trainer.batches < before + 100
-        return trainer.batches - before
+            assert trainer.learner.batches < before + 100
+        return trainer.learner.batches - before
 
     assert [batches_at(159), batches_at(160), batches_at(800)] == [0, 1, 4]
     version = ring.board.version
@@ -196,7 +196,7 @@ def test_a_label_that_arrives_while_the_policy_learns_is_trained_on_at_once(ring
     trainer._train_batch = train_and_tell  # type: ignore[method-assign]
     ring.tell(answer(ring.db, range(60, 80)))
     train(trainer, 4)
-    new = [seq for seq, pair in trainer.pairs.items() if seq > 60 and not pair.label.validation]
+    new = [seq for seq, pair in trainer.labels.pairs.items() if seq > 60 and not pair.label.validation]
     assert len(new) > SMALL.label_batch_size // 2 and set(new) <= set(seen)
     assert sum(seq <= 60 for seq in seen) >= 4 * SMALL.label_batch_size // 2 - 1, "beside older ones"
 
@@ -209,12 +209,12 @@ def test_the_only_label_may_be_taken_back_while_batches_are_due(ring: Ring) -> N
 
     def train_and_retract(pairs: list[TrainingPair]) -> None:
         train_batch(pairs)
-        trainer.pairs.clear()
+        trainer.labels.pairs.clear()
 
     trainer._train_batch = train_and_retract  # type: ignore[method-assign]
-    before = trainer.batches
+    before = trainer.learner.batches
     ring.channels.agent_steps.value += round(5 * SMALL.label_batch_size / SMALL.labels_per_step)
-    assert trainer.step() and trainer.batches == before + 1
+    assert trainer.step() and trainer.learner.batches == before + 1
 
 
 def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> None:
@@ -224,7 +224,7 @@ def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> N
     trainer = ring.trainer(rollout_steps=rollout_steps)
     pretrain(trainer)
     ring.channels.turns = ProcessorTurns(start_context(), ring.channels.stop)
-    before, version = trainer.batches, ring.board.version
+    before, version = trainer.learner.batches, ring.board.version
 
     def policy() -> None:
         for _ in range(n_rollouts):
@@ -239,7 +239,7 @@ def test_a_policy_with_large_rollouts_leaves_no_training_undone(ring: Ring) -> N
         trainer.step()
     while trainer.step():
         pass
-    assert trainer.batches - before == 15 * n_rollouts
+    assert trainer.learner.batches - before == 15 * n_rollouts
     assert ring.board.version > version
 
 
@@ -249,10 +249,10 @@ def test_a_frozen_trainer_is_finished_after_pretraining(ring: Ring) -> None:
     assert not trainer.finished
     pretrain(trainer)
     assert trainer.finished and ring.board.version == 1
-    batches = trainer.batches
+    batches = trainer.learner.batches
     ring.channels.agent_steps.value = 10_000
     assert not trainer.step()
-    assert trainer.batches == batches
+    assert trainer.learner.batches == batches
 
 
 def test_labels_count_once_however_often_the_bell_rings(ring: Ring) -> None:
@@ -262,15 +262,15 @@ def test_labels_count_once_however_often_the_bell_rings(ring: Ring) -> None:
     first.step()
     ring.tell(labels)  # told again
     first.step()
-    assert sorted(first.pairs) == [1, 2, 3, 4, 5]
+    assert sorted(first.labels.pairs) == [1, 2, 3, 4, 5]
     ring.tell(answer(ring.db, range(5, 7)))
     answer(ring.db, range(7, 9))  # on disk, and the bell was lost
     reopened = ring.trainer(n_initial=100, resume=True)
     reopened.step()
-    assert sorted(reopened.pairs) == list(range(1, 10))
-    ids = [pair.label.comparison_id for pair in reopened.pairs.values()]
+    assert sorted(reopened.labels.pairs) == list(range(1, 10))
+    ids = [pair.label.comparison_id for pair in reopened.labels.pairs.values()]
     assert sorted(ids) == sorted(comparison(n).id for n in range(9))
-    for pair in reopened.pairs.values():
+    for pair in reopened.labels.pairs.values():
         assert pair.label.validation == is_validation(pair.label.comparison_id)
         assert pair.counts == tuple(bootstrap_count(pair.label.comparison_id, member) for member in range(3))
 
@@ -284,8 +284,8 @@ def test_a_retraction_drops_the_pair_and_an_edit_replaces_it(ring: Ring) -> None
     edit = ring.db.add_answer(comparison(0), Choice.EQUAL, teacher="synthetic", supersedes=1)
     ring.tell([undone[0], edit])
     trainer.step()
-    assert edit is not None and sorted(trainer.pairs) == [2, 3, edit.seq]
-    assert trainer.pairs[edit.seq].label.mu == (0.5, 0.5)
+    assert edit is not None and sorted(trainer.labels.pairs) == [2, 3, edit.seq]
+    assert trainer.labels.pairs[edit.seq].label.mu == (0.5, 0.5)
 
 
 def test_only_the_newest_labels_are_kept(ring: Ring) -> None:
@@ -293,7 +293,7 @@ def test_only_the_newest_labels_are_kept(ring: Ring) -> None:
     for start in (0, 5, 10):
         ring.tell(answer(ring.db, range(start, start + 5)))
         trainer.step()
-    assert sorted(trainer.pairs) == list(range(10, 16))
+    assert sorted(trainer.labels.pairs) == list(range(10, 16))
 
 
 def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> None:
@@ -311,10 +311,10 @@ def test_labels_are_taken_in_where_none_is_learned_from(ring: Ring) -> None:
     ring.tell(answer(ring.db, range(20, 25)))
     trainer.step()
     assert ring.channels.bell is not None and not ring.channels.bell.is_set()
-    assert len(trainer.pairs) == 25
+    assert len(trainer.labels.pairs) == 25
     ring.tell(answer(ring.db, range(25, 30))[:1])
     trainer.step()
-    assert len(trainer.pairs) == 30
+    assert len(trainer.labels.pairs) == 30
 
 
 def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
@@ -322,7 +322,7 @@ def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
     ring.board = WeightsBoard(RewardPredictor(VECTORS, replace(SMALL, ensemble_size=1)), None)
     trainer = ring.trainer(replace(SMALL, ensemble_size=1), n_initial=100)
     trainer.step()
-    assert {pair.counts for pair in trainer.pairs.values()} == {(1,)}
+    assert {pair.counts for pair in trainer.labels.pairs.values()} == {(1,)}
 
 
 def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
@@ -331,13 +331,13 @@ def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
     pretrain(first)
     path = first.save()
     second = ring.trainer(resume=True)
-    assert second.pretrained and second.batches == first.batches and ring.board.version == 2
+    assert second.pretrained and second.learner.batches == first.learner.batches and ring.board.version == 2
     assert np.array_equal(rewards(first.predictor.reward), rewards(second.predictor.reward))
     published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     published.refresh()
     assert np.array_equal(rewards(published.member_rewards), rewards(first.predictor.member_rewards))
     ring.channels.agent_steps.value = round(SMALL.label_batch_size / SMALL.labels_per_step)
-    assert second.step() and second.batches == first.batches + 1
+    assert second.step() and second.learner.batches == first.learner.batches + 1
     state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)
     assert PredictorConfig(**state["config"]).ensemble_size == 3
 
@@ -353,7 +353,7 @@ def test_a_loaded_predictor_starts_the_policy_without_labels(
     config = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder))
     loaded = other.trainer(config, n_initial=0, freeze=True)
     try:
-        assert loaded.finished and other.board.version == 1 and loaded.batches == 0
+        assert loaded.finished and other.board.version == 1 and loaded.learner.batches == 0
         assert np.array_equal(rewards(first.predictor.reward), rewards(loaded.predictor.reward))
         gone = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder / "moved"))
         resumed = other.trainer(gone, n_initial=0, freeze=True, resume=True)
@@ -370,10 +370,10 @@ def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
     trainer = ring.trainer()
     pretrain(trainer)
     with torch.no_grad():
-        trainer.learner.get_parameter("out.bias").add_(25)
-    before = rewards(trainer.learner.reward).mean()
+        trainer.learner.ensemble.get_parameter("out.bias").add_(25)
+    before = rewards(trainer.learner.ensemble.reward).mean()
     train(trainer, 100)
-    assert rewards(trainer.learner.reward).mean() < 0.9 * before
+    assert rewards(trainer.learner.ensemble.reward).mean() < 0.9 * before
 
 
 def test_a_training_that_diverges_ends_and_leaves_the_last_predictor_that_predicts(ring: Ring) -> None:
@@ -388,15 +388,15 @@ def test_a_training_that_diverges_ends_and_leaves_the_last_predictor_that_predic
     resumed = ring.trainer(resume=True)
     assert np.array_equal(rewards(resumed.predictor.reward), rewards(first.predictor.reward))
     train(resumed, 10)
-    assert resumed.batches == first.batches + 10
+    assert resumed.learner.batches == first.learner.batches + 10
 
 
 def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
     answer(ring.db, range(200))
     trainer = ring.trainer(replace(SMALL, n_initial_epochs=15))
     pretrain(trainer)
-    assert trainer.validation["accuracy"] > 0.8
-    assert trainer.validation["loss"] < 0.55  # always answering "equal" has ln 2 = 0.69
+    assert trainer.measurements.validation.accuracy > 0.8
+    assert trainer.measurements.validation.loss < 0.55  # always answering "equal" has ln 2 = 0.69
     made = [segment(10_000 + n) for n in range(100)]
     observations, actions = np.concatenate([m.observations for m in made]), np.concatenate([m.actions for m in made])
     true = np.concatenate([m.rewards for m in made])
@@ -424,14 +424,16 @@ def test_the_l2_of_a_predictor_that_overfits_rises_and_its_weights_shrink(
         trainer = other.trainer(replace(config, l2=l2))
         pretrain(trainer)
         train(trainer, 200)
-        norms[l2] = torch.stack([parameter.norm() for parameter in trainer.learner.parameters()]).norm().item()
+        norms[l2] = torch.stack([parameter.norm() for parameter in trainer.learner.ensemble.parameters()]).norm().item()
         if l2 == 0.0:
-            assert trainer.l2 == [0.0] * n_members
-            assert min(trainer.member_losses()["out_of_bag_ratio"]) > 2
+            assert trainer.learner.l2 == [0.0] * n_members
+            assert min(trainer.learner.member_losses(trainer.measurements.validation.loss)["out_of_bag_ratio"]) > 2
         else:
-            assert min(trainer.l2) > L2_START and len(trainer.l2) == n_members
+            assert min(trainer.learner.l2) > L2_START and len(trainer.learner.l2) == n_members
         if n_members == 1:
-            assert trainer.member_losses()["out_of_bag_loss"] == [trainer.validation["loss"]]
+            assert trainer.learner.member_losses(trainer.measurements.validation.loss)["out_of_bag_loss"] == [
+                trainer.measurements.validation.loss
+            ]
         other.close()
     assert norms["adaptive"] < 0.8 * norms[0.0]
 
@@ -441,14 +443,14 @@ def test_an_adaptive_l2_is_saved_and_goes_on_and_a_flag_overrides_it(ring: Ring)
     config = replace(SMALL, l2="adaptive")
     first = ring.trainer(config)
     pretrain(first)
-    first.l2 = [0.02, 0.5, 3.0]
+    first.learner.l2 = [0.02, 0.5, 3.0]
     first.save()
     second = ring.trainer(config, resume=True)
-    assert second.l2 == first.l2
-    assert second.bag_losses.means() == first.bag_losses.means()
+    assert second.learner.l2 == first.learner.l2
+    assert second.learner.bag_losses.means() == first.learner.bag_losses.means()
     fixed = ring.trainer(replace(config, l2=0.25, reward_predictor_learning_rate=1e-4), resume=True)
-    assert fixed.l2 == [0.25] * 3
-    settings = fixed.optimizer.param_groups[0]
+    assert fixed.learner.l2 == [0.25] * 3
+    settings = fixed.learner.optimizer.param_groups[0]
     assert (settings["weight_decay"], settings["lr"]) == (0.25, 1e-4)
 
 
@@ -458,7 +460,7 @@ def test_losses_of_the_members_and_l2_are_in_the_events(ring: Ring) -> None:
     pretrain(trainer)
     trainer.close()
     events = EventAccumulator(str(ring.folder / "events" / "reward_predictor")).Reload()
-    expected = {**trainer.member_losses(), "l2": [0.01] * 3}
+    expected = {**trainer.learner.member_losses(trainer.measurements.validation.loss), "l2": [0.01] * 3}
     assert set(expected) == {"in_bag_loss", "out_of_bag_loss", "out_of_bag_ratio", "l2"}
     for name, values in expected.items():
         assert events.Scalars(f"reward_predictor/{name}")[-1].value == pytest.approx(np.mean(values))
@@ -470,19 +472,19 @@ def test_batches_are_cropped_in_training_alone(ring: Ring) -> None:
     """Never where the predictor is measured, normalised or settled."""
     answer(ring.db, range(40))
     trainer = ring.trainer(replace(SMALL, crop_steps=3))
-    seen: dict[str, list[int]] = {"learner": [], "predictor": []}
+    seen: dict[str, list[int]] = {"ensemble": [], "average": []}
     for name, steps in seen.items():
-        module = getattr(trainer, name)
+        module = getattr(trainer.learner, name)
         module.register_forward_pre_hook(lambda _module, inputs, steps=steps: steps.append(len(inputs[0])))
     pretrain(trainer)
     train(trainer, 20)
     trainer._measure()
     whole = {2 * LENGTH * n_pairs for n_pairs in range(1, 21)}
-    assert set(seen["predictor"]) <= whole and len(seen["predictor"]) > 4
-    assert min(seen["learner"][-20:]) >= 2 * 16 * (LENGTH - 3)
-    assert max(seen["learner"][-20:]) < 2 * 16 * LENGTH
-    pairs = list(trainer.pairs.values())[:16]
-    cropped, full = trainer._decoded(pairs, crop_steps=3), trainer._decoded(pairs)
+    assert set(seen["average"]) <= whole and len(seen["average"]) > 4
+    assert min(seen["ensemble"][-20:]) >= 2 * 16 * (LENGTH - 3)
+    assert max(seen["ensemble"][-20:]) < 2 * 16 * LENGTH
+    pairs = list(trainer.labels.pairs.values())[:16]
+    cropped, full = trainer.learner.decoded(pairs, crop_steps=3), trainer.learner.decoded(pairs)
     assert torch.equal(cropped.mu, full.mu) and torch.equal(cropped.counts, full.counts)
     assert len(cropped.observations) == len(cropped.actions) == len(cropped.segment) < len(full.observations)
     lengths = cropped.segment.bincount(minlength=32)
@@ -494,8 +496,8 @@ def test_without_crops_the_generator_stays_as_it_was(ring: Ring) -> None:
     answer(ring.db, range(20))
     trainer = ring.trainer(n_initial=100)
     trainer.step()
-    before = trainer.rng.bit_generator.state
-    trainer._decoded(list(trainer.pairs.values()), crop_steps=0)
-    assert trainer.rng.bit_generator.state == before
-    trainer._decoded(list(trainer.pairs.values()), crop_steps=1)
-    assert trainer.rng.bit_generator.state != before
+    before = trainer.learner.rng.bit_generator.state
+    trainer.learner.decoded(list(trainer.labels.pairs.values()), crop_steps=0)
+    assert trainer.learner.rng.bit_generator.state == before
+    trainer.learner.decoded(list(trainer.labels.pairs.values()), crop_steps=1)
+    assert trainer.learner.rng.bit_generator.state != before
