@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
+from drlhp.bounds import POSITIVE_OR_INFINITE, SHARE, at_least
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.labelling.drawing import Drawing
@@ -48,40 +49,40 @@ class PrefsConfig:
     teacher: str = "oracle"
     """Who answers where nobody labels by hand: B-Pref's oracle, stoc, mistake, skip, equal or myopic, or
     module:function, a function of a segment whose value takes the place of the true reward."""
-    teacher_beta: float | None = None
+    teacher_beta: Annotated[float | None, POSITIVE_OR_INFINITE] = None
     """Rationality: prefers A with probability 1 / (1 + exp(-beta * (return of A - return of B))), at `inf` always the
     better one. This and the next four: None leaves what the teacher has."""
-    teacher_gamma: float | None = None
+    teacher_gamma: Annotated[float | None, SHARE] = None
     """Myopia: discount per agent step, counted back from a segment's end; 1 weighs all steps alike."""
-    teacher_mistake: float | None = None
+    teacher_mistake: Annotated[float | None, SHARE] = None
     """Probability that a preference is turned round."""
-    teacher_skip: float | None = None
+    teacher_skip: Annotated[float | None, SHARE] = None
     """Can't tell if both returns are below this share of the mean return of the last 200 segments judged."""
-    teacher_equal: float | None = None
+    teacher_equal: Annotated[float | None, at_least(0)] = None
     """Equal if the returns differ by less than this share of that mean return."""
-    teacher_end_penalty: float = 0.0
+    teacher_end_penalty: Annotated[float, at_least(0)] = 0.0
     """Taken off the true reward of the step that ends a game, in what a synthetic teacher sees; not off the rewards
     that are reported. The paper has one in every game but Pong, and does not say how large."""
     gather_prefs: bool = True
     """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
-    n_initial_prefs: int = 500
+    n_initial_prefs: Annotated[int, at_least(0)] = 500
     """Labels to gather before the reward predictor is pretrained."""
-    n_initial_rounds: int = 1
+    n_initial_rounds: Annotated[int, at_least(1)] = 1
     """Rounds in which the initial labels are asked: with more than one the reward predictor learns from each, and
     chooses by `--query_selection` which pairs the next one asks."""
-    max_prefs: int = 5500
+    max_prefs: Annotated[int, at_least(0)] = 5500
     """Labels to gather in all; the policy goes on without more."""
-    max_segs: int = 1000
+    max_segs: Annotated[int, at_least(2)] = 1000
     """Newest segments kept in memory, from which the pairs to ask about are drawn; a hundred of those from before the
     training stay when it begins."""
-    clip_steps: int = 25
+    clip_steps: Annotated[int, at_least(1)] = 25
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "disagreement"
     """Which pair is asked after the initial ones, which are of clips in no other pair: any; of several, the one about
     whose answer the ensemble disagrees most (the paper's) or is least sure; any of the newest tenth of the segments; of
     several, the one that looks least like the last 1,000 that were asked (B-Pref's greedy k-center); or those by which
     segments are put in order."""
-    query_candidates: int = 10
+    query_candidates: Annotated[int, at_least(1)] = 10
     """Pairs drawn, of which that one is asked."""
     label_schedule: LabelSchedule = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate on MuJoCo, at the same
@@ -91,7 +92,7 @@ class PrefsConfig:
     ui: Ui = "auto"
     """Where people label: in a window; in the terminal itself, which also works over SSH; or on a web page, which takes
     any number of them. `auto` is a window where there is a display, else the terminal."""
-    wait_for_labels: Literal["never", "initial"] | float = "initial"
+    wait_for_labels: Annotated[Literal["never", "initial"] | float, SHARE] = "initial"
     """What the policy waits for: `initial`, for the first n_initial_prefs labels; `never`, for a few of them; a number
     from 0 to 1: it is asked as synthetic teachers are, and the policy waits while a greater share is unanswered."""
 

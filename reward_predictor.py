@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from drlhp.bounds import BELOW_ONE, FINITE, POSITIVE, at_least
 from drlhp.data.segment import Segment
-from drlhp.errors import UserError
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import observations_of
 from drlhp.networks.device import CPU, has_bf16, to_device, trains_in_bf16
@@ -44,7 +43,7 @@ class PredictorConfig:
     reward_predictor_normalises_pixels: bool = True
     """Read pixels, and the numbers of vectors, relative to their mean and deviation in the initial labels' segments,
     not as they are."""
-    ensemble_size: int = 3
+    ensemble_size: Annotated[int, at_least(1)] = 3
     """Members of the ensemble."""
     bootstrap: bool = True
     """Train each member on its own bootstrap of the labels, as in the paper; --no_bootstrap trains each on all of them,
@@ -52,83 +51,47 @@ class PredictorConfig:
     hold_out: bool = True
     """Keep a fifth of the labels out of the training, by which it is seen how well the others are predicted, and the
     pretraining ends when that gets no better; --no_hold_out trains on all."""
-    reward_predictor_learning_rate: float = 1e-3
+    reward_predictor_learning_rate: Annotated[float, POSITIVE] = 1e-3
     """Learning rate of the reward predictor (AdamW)."""
     batchnorm: bool = True
     """Batch norm on the convolutions."""
-    dropout: float = 0.0
+    dropout: Annotated[float, BELOW_ONE] = 0.0
     """Dropout rate on the convolutions, or on both hidden layers of vector observations; feature points have none.
     The paper has 0.5 on Atari, with which 500 labels teach this network next to nothing."""
-    l2: float | Literal["adaptive"] = 0.01
+    l2: Annotated[float | Literal["adaptive"], FINITE] = 0.01
     """L2 coefficient of the reward predictor: each training batch shrinks the weights by this share times the learning
     rate (AdamW's weight decay). The paper's is `adaptive`: one for each member, which holds its loss on the labels that
     its bootstrap leaves out between 1.1 and 1.5 times its training loss."""
-    crop_steps: int = 0
+    crop_steps: Annotated[int, at_least(0)] = 0
     """Steps that a random crop takes from both segments of a pair in a training batch, at most; 0 does not crop."""
     reward_target: Literal["preferences", "true_return"] = "preferences"
     """What the predictor is fitted to: answers, or, by least squares, the true returns of the clips that were asked
     about (an ablation of the paper's; only with a synthetic teacher, whose answers and mistakes then do not count)."""
     weigh_labellers: bool = False
     """Let a label count by the reliability of who gave it, as far as pairs that were answered more than once tell."""
-    reward_std: float = 0.05
+    reward_std: Annotated[float, POSITIVE] = 0.05
     """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
-    label_error_rate: float = 0.1
+    label_error_rate: Annotated[float, BELOW_ONE] = 0.1
     """Chance that an answer is random, which keeps a single wrong one from weighing much."""
-    label_buffer: int = 3000
+    label_buffer: Annotated[int, at_least(1)] = 3000
     """Labels trained on: the newest."""
-    n_initial_epochs: int = 200
+    n_initial_epochs: Annotated[int, at_least(1)] = 200
     """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling,
     which without --hold_out there is none to see."""
-    labels_per_step: float = 0.02
+    labels_per_step: Annotated[float, FINITE] = 0.02
     """Labels trained on for each agent step of the policy. The paper has 0.1: with pixels too much for a machine of 2
     cores, and most bodies earn no more with it."""
-    label_batch_size: int = 16
+    label_batch_size: Annotated[int, at_least(1)] = 16
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
     """Folder with a reward predictor checkpoint to start from."""
-    reward_predictor_ckpt_interval: int = 500
+    reward_predictor_ckpt_interval: Annotated[int, at_least(1)] = 500
     """Training batches of the reward predictor between checkpoints, of which there is one every two minutes anyway."""
 
     @property
     def bootstraps(self) -> bool:
         """Whether members are trained on bootstraps; a single predictor has all labels."""
         return self.bootstrap and self.ensemble_size > 1
-
-    def check(self, flag: str = "") -> None:
-        """Raises UserError if a number or a name cannot work; `flag` stands before what it is called: `--`."""
-        whole = {
-            "ensemble_size": 1,
-            "label_buffer": 1,
-            "n_initial_epochs": 1,
-            "label_batch_size": 1,
-            "crop_steps": 0,
-            "reward_predictor_ckpt_interval": 1,
-        }
-        least, most, below_one = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
-        numbers = {
-            "reward_predictor_learning_rate": (least, most, "a number above 0"),
-            "reward_std": (least, most, "a number above 0"),
-            "labels_per_step": (0.0, most, "0 or more and finite"),
-            "dropout": (0.0, below_one, "at least 0 and below 1"),
-            "label_error_rate": (0.0, below_one, "at least 0 and below 1"),
-            "l2": (0.0, most, "'adaptive' or a number of 0 or more"),
-        }
-        names = {
-            "reward_predictor_network": ("cnn", "feature_points"),
-            "reward_target": ("preferences", "true_return"),
-        }
-        for name, at_least in whole.items():
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < at_least:
-                raise UserError(f"{flag}{name} must be a whole number, {at_least} or more, not {value!r}.")
-        for name, (low, high, words) in numbers.items():
-            value = getattr(self, name)
-            works = isinstance(value, (int, float, np.number)) and low <= value <= high
-            if not works and (name, value) != ("l2", "adaptive"):
-                raise UserError(f"{flag}{name} must be {words}, not {value!r}.")
-        for name, known in names.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"{flag}{name} must be {' or '.join(known)}, not {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)

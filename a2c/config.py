@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from drlhp.bounds import POSITIVE, SHARE, at_least
 
 Algo = Literal["a2c", "ppo", "trpo"]
 
@@ -14,27 +16,27 @@ class PolicyConfig:
 
     algo: Algo = "a2c"
     """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; for vectors alone)."""
-    n_envs: int = 16
+    n_envs: Annotated[int, at_least(1)] = 16
     """Environments that run side by side."""
-    million_timesteps: float = 10.0
+    million_timesteps: Annotated[float, POSITIVE] = 10.0
     """Length of policy training, in million agent steps (four frames each on Atari)."""
-    n_steps: int = 5
+    n_steps: Annotated[int, at_least(1)] = 5
     """Agent steps of each environment per update."""
-    lr: float = 7e-4
+    lr: Annotated[float, POSITIVE] = 7e-4
     """Learning rate of the policy at the start; with TRPO that of its value function."""
-    lr_zero_million_timesteps: float = 80.0
+    lr_zero_million_timesteps: Annotated[float, at_least(0)] = 80.0
     """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant. A longer
     training takes its own length."""
-    ent_coef: float = 0.01
+    ent_coef: Annotated[float, at_least(0)] = 0.01
     """Weight of the entropy bonus at the start."""
-    ent_coef_zero_million_timesteps: float = 0.0
+    ent_coef_zero_million_timesteps: Annotated[float, at_least(0)] = 0.0
     """Million agent steps at which the weight of the entropy bonus, falling on a line, would reach 0; 0 keeps it
     constant."""
-    init_noise_std: float = 0.37
+    init_noise_std: Annotated[float, POSITIVE] = 0.37
     """Deviation of continuous actions at the start."""
-    gamma: float = 0.99
+    gamma: Annotated[float, SHARE] = 0.99
     """Discount per agent step."""
-    gae_lambda: float = 1.0
+    gae_lambda: Annotated[float, SHARE] = 1.0
     """Lambda of the advantage estimates; 1 gives n-step returns."""
     continuing_episodes: bool = False
     """Tell the policy nothing of an episode's end, as in the paper: its returns go on with the next episode's rewards.
@@ -42,26 +44,26 @@ class PolicyConfig:
     whole_games: bool = False
     """Train on whole games of Enduro, through snow, night and fog, and not on the first 3,000 frames alone, which are
     easier to compare. Evaluations play whole games either way."""
-    first_episode_steps: int = 0
+    first_episode_steps: Annotated[int, at_least(0)] = 0
     """Steps, a clip's at least, after which a body's episode may be given up, where a rollout ends: if the critic
     expects much less of it than of a new one. A body that falls would spend most of whole ones on the ground.
     Evaluations play whole ones; the true reward that is told of the training is of episodes as long as they were. 0:
     whole ones."""
-    ppo_epochs: int = 4
+    ppo_epochs: Annotated[int, at_least(1)] = 4
     """Passes over each rollout (PPO only)."""
-    ppo_minibatches: int = 8
+    ppo_minibatches: Annotated[int, at_least(1)] = 8
     """Minibatches per pass (PPO only)."""
-    max_kl: float = 0.01
+    max_kl: Annotated[float, POSITIVE] = 0.01
     """Bound on the mean KL divergence between the policies before and after an update, in nats (TRPO only)."""
     normalise_pixels: bool = True
     """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are; vectors, to
     those of all steps so far."""
-    disagreement_bonus: float = 0.0
+    disagreement_bonus: Annotated[float, at_least(0)] = 0.0
     """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
-    explore_million_timesteps: float = 0.0
+    explore_million_timesteps: Annotated[float, at_least(0)] = 0.0
     """Million agent steps in which the policy learns to reach states that are new to it, before anything else is
     learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
-    policy_reset_million_timesteps: float = 0.0
+    policy_reset_million_timesteps: Annotated[float, at_least(0)] = 0.0
     """Million agent steps after which the policy begins anew, once, with new weights and by the reward predictor of
     then: what it took up while the predictor knew little is hard to lose (the primacy bias, Nikishin et al. 2022).
     0: never."""
@@ -72,13 +74,13 @@ class PolicyConfig:
     imitate before anything else."""
     load_policy_ckpt_dir: str | None = None
     """Folder with a policy checkpoint to start from."""
-    policy_ckpt_interval: int = 1000
+    policy_ckpt_interval: Annotated[int, at_least(1)] = 1000
     """Policy updates between checkpoints, of which there is one every two minutes anyway."""
     eval_interval_million_timesteps: float = 0.25
     """Million agent steps between evaluations of the policy, besides those before and after training; 0: none."""
-    eval_episodes: int = 10
+    eval_episodes: Annotated[int, at_least(1)] = 10
     """Episodes of an evaluation, the same each time: so many with the most likely actions, so many with drawn ones."""
-    log_interval: int = 20
+    log_interval: Annotated[int, at_least(1)] = 20
     """Policy updates between points of the TensorBoard curves."""
 
 

@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from a2c.config import PolicyConfig
+from drlhp.bounds import SEED
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
 from envs import env_info
@@ -27,8 +28,6 @@ Mode = Literal[
 MODES: tuple[str, ...] = get_args(Mode)
 # Settings that say where a run is kept or how it is shown, and not what it does.
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
-MOST_SEEDS = 2**62  # PyTorch takes 64 bits, and environments have seeds some way beyond the run's
-LARGEST = 2**31 - 1  # of what is counted
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class RunConfig:
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
     Hopper."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of every random generator."""
     run_name: str | None = None
     """Name of the run's folder; by default the environment and the time."""

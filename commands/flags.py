@@ -11,7 +11,7 @@ import tyro
 
 from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
 from commands.config import RunConfig, settings
-from commands.rules import _validate_ensemble, validate
+from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
@@ -82,7 +82,7 @@ def parse(arguments: list[str]) -> RunConfig:
         before, now = settings(defaults.as_dict()), settings(config.as_dict())
         _check_resumed(before, now)
         if any(now[name] != before[name] for name in ("query_selection", "disagreement_bonus")):
-            _validate_ensemble(config)
+            check_ensemble(config)
     return config
 
 
@@ -123,7 +123,9 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
     if first.mode == "gather_initial_prefs" and "max_prefs" in named:
-        tuned["n_initial_prefs"] = first.prefs.max_prefs  # there are no others
+        tuned["n_initial_prefs"] = max(
+            0, first.prefs.max_prefs
+        )  # there are no others; a negative --max_prefs is refused
     elif info.kind == "vector" and "max_prefs" in named:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))

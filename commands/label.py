@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from commands.rules import check_seed
 from commands.run_folder import in_use
+from drlhp.bounds import SEED, at_least, check
 from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
@@ -51,12 +51,12 @@ class LabelConfig:
     teacher: str | None = None
     """Who answers in your place, as one more labeller beside people: oracle, stoc, mistake, skip, equal or myopic, by
     the true reward of the segments, or module:function."""
-    max_prefs: int | None = None
+    max_prefs: Annotated[int | None, at_least(1)] = None
     """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
     labeller: str | None = None
     """Your nickname, kept with your answers; the page asks others for theirs. By default the teacher's name, else
     `me`, or `helper` beside a run, whose own screen has a `me`."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the draw of the pairs, and of what a teacher leaves to chance."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
 
@@ -103,9 +103,7 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
     labeller = config.labeller or usual
     check_labeller(labeller)
     config.page.check()
-    check_seed(config.seed)
-    if config.max_prefs is not None and config.max_prefs < 1:
-        raise UserError(f"--max_prefs must be 1 or more, not {config.max_prefs}.")
+    check(config, "--")
     db = PrefDB.open(path)
     try:
         check_segments(db, teacher, beside=beside)

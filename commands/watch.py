@@ -18,7 +18,7 @@ import tyro
 
 from a2c import demonstrations
 from commands.agent import Agent, play
-from commands.rules import check_seed
+from drlhp.bounds import SEED, at_least, check
 from drlhp.errors import UserError
 from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
 from drlhp.screens.window import DisplayError, EpisodeWindow, open_display
@@ -36,7 +36,7 @@ class WatchConfig:
 
     run_or_checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_OR_CHECKPOINT")]
     """Run folder, its policy folder, or one policy checkpoint (step-*.pt)."""
-    episodes: int = 1
+    episodes: Annotated[int, at_least(1)] = 1
     """Episodes to play."""
     beside: Path | None = None
     """Run folder or policy checkpoint of a second agent of the same environment, which plays on the right."""
@@ -47,7 +47,7 @@ class WatchConfig:
     run; if it exists, the new one is numbered."""
     deterministic: bool = False
     """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the environment and of the actions."""
 
 
@@ -58,9 +58,7 @@ def watch_command(arguments: list[str]) -> None:
         UserError, CheckpointError, EnvError, OSError: what was given cannot be played or written.
     """
     config = tyro.cli(WatchConfig, prog="run.py watch", args=arguments, use_underscores=True)
-    if config.episodes < 1:
-        raise UserError(f"--episodes must be 1 or more, not {config.episodes}.")
-    check_seed(config.seed)
+    check(config, "--")
     if config.record_demonstrations and config.output:
         raise UserError("--record_demonstrations shows nothing, so there is no video for --output; leave one out.")
     if config.record_demonstrations and config.beside:

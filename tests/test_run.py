@@ -443,7 +443,10 @@ def test_whoever_refuses_ends_with_one_full_stop(tmp_path: Path) -> None:
     [
         (("train_policy_with_preferences", "PongNoFrameskip-v5"), "Pong"),
         (("train_policy_with_preferences", "Pong-ram-v0"), "Pong"),
-        (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--n_envs", "0"), "--n_envs must be 1 or more"),
+        (
+            ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--n_envs", "0"),
+            "--n_envs must be a whole number",
+        ),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--lr", "-1"), "--lr must be"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--max_prefs", "3"), "--n_initial_prefs"),
         (("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a/b"), "--run_name"),

@@ -1,10 +1,12 @@
-"""TODO."""
+"""Settings of the page on which people label."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
+from drlhp.bounds import SHARE, Bounds, at_least, check
 from drlhp.errors import UserError
 from drlhp.label_server import (
     DEFAULT_HOST,
@@ -14,50 +16,46 @@ from drlhp.label_server import (
     check_origin,
 )
 
+PORT = Bounds(0, 2**16 - 1, f" from 0 to {2**16 - 1}")
+
 
 @dataclass(frozen=True)
 class PageConfig:
     """The page that --ui web serves."""
 
     web_host: str = DEFAULT_HOST
-    """Address of the page. Any but this machine's own lets in everybody who has the link, over a plain connection."""
-    web_port: int = DEFAULT_PORT
+    """Address of the page. With any but this machine's own, everybody with the link gets in, unencrypted."""
+    web_port: Annotated[int, PORT] = DEFAULT_PORT
     """Port of the page; 0 is any free one."""
     web_origin: str = ""
-    """Where a proxy of yours serves the page over an encrypted connection, such as https://label.example.org; it passes
-    requests on to --web_host and --web_port."""
+    """Address at which your proxy serves the page over an encrypted connection, such as https://label.example.org; it
+    passes requests on to --web_host and --web_port."""
     web_true_reward: bool = False
-    """Evaluation mode: the page, and the run's line in its terminal, tell the true reward too, which sways those who
-    label."""
+    """Evaluation mode: the page, and the run's line in its terminal, show the true reward too, which biases
+    labellers."""
     task: str = ""
-    """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. By
-    default a sentence about the environment, if it is a known one."""
+    """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. The
+    default is a sentence about the environment, if it is a known one."""
     instructions: str | None = None
     """Text file with more about the task, for the help (H); the store keeps it."""
-    repeat_share: float = 0.05
-    """Share of the pairs that are asked of the same person again, sides swapped, to see how sure they are."""
-    overlap_share: float = 0.1
-    """Share of the pairs that are asked of a second person, while two label."""
+    repeat_share: Annotated[float, SHARE] = 0.05
+    """Share of the pairs that the same person is asked again, sides swapped, to measure how consistent they are."""
+    overlap_share: Annotated[float, SHARE] = 0.1
+    """Share of the pairs that a second person is asked too, while two label."""
     clips_url: str = ""
-    """Where the page's server keeps the clips that it has drawn: any URL that fsspec can write to, such as
-    s3://BUCKET/PREFIX; by default the run folder."""
-    keep_clips: int = KEEP_CLIPS
-    """Clips of answered pairs that are kept, those of the newest answers; others are drawn again when asked for."""
+    """Where the page's server keeps rendered clips: any URL that fsspec can write to, such as s3://BUCKET/PREFIX; the
+    default is the run folder."""
+    keep_clips: Annotated[int, at_least(0)] = KEEP_CLIPS
+    """Rendered clips of the newest answers that are kept; others are rendered again on request."""
 
     def check(self) -> None:
         """Raises UserError if a value cannot work."""
-        if not 0 <= self.web_port < 2**16:
-            raise UserError(f"--web_port must lie between 0 and {2**16 - 1}, not {self.web_port}.")
+        check(self, "--")
         if self.web_origin:
             try:
                 check_origin(self.web_origin)
             except ValueError as error:
                 raise UserError(f"--web_origin {self.web_origin} is no address: {error}.") from None
-        for name in ("repeat_share", "overlap_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--{name} must lie between 0 and 1, not {getattr(self, name)}.")
-        if self.keep_clips < 0:
-            raise UserError(f"--keep_clips must be 0 or more, not {self.keep_clips}.")
         self._text()
         if self.clips_url:
             try:
@@ -66,7 +64,7 @@ class PageConfig:
                 raise UserError(str(error)) from error
 
     def flags(self) -> list[str]:
-        """What a command line needs for the same page; texts are in the store already."""
+        """Returns the flags that give the same page; the store holds the texts already."""
         words = list[str]()
         for name, usual in ((field.name, field.default) for field in fields(self)):
             value = getattr(self, name)
@@ -81,9 +79,12 @@ class PageConfig:
             raise UserError(f"--instructions cannot be read ({error}); name a text file.") from error
 
     def settings(self, goal: int, initial_labels: int) -> dict[str, str]:
-        """What all who ask people read from the store, where task and instructions hold until others are given.
+        """Returns the settings that the store keeps for every process that asks people.
 
-        Raises UserError if the instructions cannot be read.
+        The store's task and instructions stay unless this config has others.
+
+        Raises:
+            UserError: the instructions cannot be read.
         """
         told = {name: text for name, text in (("task", self.task), ("instructions", self._text())) if text}
         return {

@@ -378,7 +378,7 @@ def test_first_episodes_are_no_longer_than_whole_ones() -> None:
 @pytest.mark.parametrize(
     ("mode", "flags", "reason"),
     [
-        (TRAIN, ["--first_episode_steps", "100"], "for bodies in MuJoCo"),
+        (TRAIN, ["--first_episode_steps", "100"], "needs a MuJoCo body"),
         (TRAIN, ["--max_prefs", "499", "--n_initial_prefs", "500"], "n_initial_prefs 500"),
         (TRAIN, ["--no_gather_prefs"], "nothing to learn from"),
         (TRAIN, ["--algo", "ppo", "--n_envs", "1", "--n_steps", "3"], "ppo_minibatches"),
@@ -386,9 +386,9 @@ def test_first_episodes_are_no_longer_than_whole_ones() -> None:
         (TRAIN, ["--ensemble_size", "1", "--query_selection", "disagreement"], "needs an ensemble"),
         (TRAIN, ["--ensemble_size", "1", "--disagreement_bonus", "0.1"], "needs an ensemble"),
         (TRAIN, ["--n_initial_rounds", "2", "--query_selection", "random"], "give --query_selection disagreement"),
-        (TRAIN, ["--n_initial_rounds", "11", "--n_initial_prefs", "10"], "must not exceed the labels"),
-        (TRAIN, ["--n_initial_rounds", "26", "--wait_for_labels", "never"], "which are 25"),
-        (TRAIN, ["--l2", "adaptive", "--no_hold_out", "--no_bootstrap"], "labels that were not trained on"),
+        (TRAIN, ["--n_initial_rounds", "11", "--n_initial_prefs", "10"], "must not exceed the 10 labels"),
+        (TRAIN, ["--n_initial_rounds", "26", "--wait_for_labels", "never"], "must not exceed the 25 labels"),
+        (TRAIN, ["--l2", "adaptive", "--no_hold_out", "--no_bootstrap"], "labels that are not trained on"),
         ("gather_initial_prefs", ["--n_initial_rounds", "2"], "leave it out here"),
         (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
         (TRAIN, ["--demonstrations", "a.npz", "--policy_reset_million_timesteps", "1"], "forget the --demonstrations"),
@@ -539,7 +539,7 @@ def test_labels_to_gather_are_as_many_as_are_named() -> None:
         assert parse(["gather_initial_prefs", env_id, "--max_prefs", "40"]).prefs.n_initial_prefs == 40
     with pytest.raises(UserError, match="n_initial_prefs must be 1 or more"):
         parse(["gather_initial_prefs", DOT, "--n_initial_prefs", "0"])
-    with pytest.raises(UserError, match="max_prefs must be 0 or more"):
+    with pytest.raises(UserError, match="max_prefs must be a whole number, 0 or more"):
         parse(["gather_initial_prefs", DOT, "--max_prefs", "-1"])
 
 

@@ -267,9 +267,9 @@ def test_what_cannot_be_watched_is_said_in_a_sentence(
     [
         (["--output", "film.avi"], "--output film.avi is no video name; end it in .mp4 or .gif."),
         (["--output", "nowhere/film.gif"], "is in a folder that does not exist; make nowhere first."),
-        (["--episodes", "0"], "--episodes must be 1 or more, not 0."),
-        (["--seed", "-1"], "--seed must be 0 or more, and below 2^62, not -1."),
-        (["--seed", str(2**62)], "--seed must be 0 or more, and below 2^62, not"),
+        (["--episodes", "0"], "--episodes must be a whole number, 1 or more, not 0."),
+        (["--seed", "-1"], "--seed must be a whole number, 0 or more, and below 2^62, not -1."),
+        (["--seed", str(2**62)], "--seed must be a whole number, 0 or more, and below 2^62, not"),
         (["--record_demonstrations", "a.npz", "--beside", "runs/b"], "is of one agent; leave out --beside."),
     ],
 )
