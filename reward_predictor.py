@@ -22,6 +22,7 @@ from drlhp.data.segment import Segment
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import observations_of
 from drlhp.networks.device import CPU, has_bf16, to_device, trains_in_bf16
+from drlhp.networks.readers import Statistics
 from drlhp.runtime.weights import WeightsBoard
 
 DIVERGED = (
@@ -212,7 +213,7 @@ class RewardPredictor(nn.Module):
         if isinstance(self.body, (networks.RewardCNN, networks.RewardMLP)):
             shape = self.body.reader.shift.shape  # (1, C, H, W) or (D,)
             seen = shape[-2:] if len(shape) == 4 else shape
-            statistics = networks.Statistics(*seen).to(self.device)
+            statistics = Statistics(*seen).to(self.device)
             for segment in segments:
                 statistics.add(torch.from_numpy(segment.observations.reshape(-1, *seen)))
             self.body.reader.normalise(*statistics.mean_and_std())

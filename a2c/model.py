@@ -17,6 +17,7 @@ from torch.distributions import Categorical, Independent, Normal
 from a2c.crew import Arena
 from drlhp.networks import architectures as networks
 from drlhp.networks.device import CPU, Recorded, has_bf16, joined, to_device
+from drlhp.networks.readers import Statistics
 from envs import EnvInfo
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -60,7 +61,7 @@ class Policy(nn.Module):
         if info.kind == "pixels" and network == "nature_lstm":
             self.lstm, n_features = nn.LSTMCell(n_features, MEMORY), MEMORY
         seen = info.observation_shape if info.kind == "vector" else info.observation_shape[1:]
-        self.statistics = networks.Statistics(*seen) if hasattr(self.body, "reader") else None
+        self.statistics = Statistics(*seen) if hasattr(self.body, "reader") else None
         self.n_actions, self.action_dim = info.n_actions, info.action_dim
         self.actor = nn.Linear(n_features, info.n_actions or info.action_dim or 0)
         self.critic = nn.Linear(n_features, 1)
@@ -80,7 +81,7 @@ class Policy(nn.Module):
 
     @property
     def channels_last(self) -> bool:
-        """Whether pixels should lie channels last in memory, which is what `networks.converted` reads fastest.
+        """Whether pixels should lie channels last in memory, which is what `readers.converted` reads fastest.
 
         A card changes the layout itself in less time than a processor would.
         """
@@ -279,7 +280,7 @@ class Policy(nn.Module):
     def observe(self, observations: np.ndarray) -> None:
         """Takes observations, of pixels (N, C, H, W) the newest frames, for the statistics by which they are read.
 
-        With them the policy learns Pong from a third of the steps (`networks.PixelReader`). Those of pixels stay as
+        With them the policy learns Pong from a third of the steps (`readers.PixelReader`). Those of pixels stay as
         they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
         """
         of_pixels = isinstance(self.body, networks.NatureCNN)

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,59 +19,17 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from drlhp.errors import UserError
 from drlhp.networks import device
+from drlhp.networks.convolutions import FilteredPixels, KnownResult
+from drlhp.networks.readers import PixelReader, VectorReader
 
-# PyTorch for CUDA loads Triton with the first optimiser. Where Mesa has drawn before that, as clips of bodies and the
-# window do without a card's own OpenGL, the two compilers of code in one process end it with a segmentation fault.
-with contextlib.suppress(ImportError):  # PyTorch for processors has none
+# PyTorch for CUDA loads Triton with the first optimiser. If Mesa has drawn before (clips of bodies, the window), the
+# compilers of both in one process end it with a segmentation fault, so Triton is loaded first.
+with contextlib.suppress(ImportError):  # PyTorch for CPUs has none
     importlib.import_module("triton")
 
-MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # of the shape of an observation; see `OwnNetwork`
-# Pictures that a processor takes through all layers at once: what one layer leaves is in the cache for the next.
-PICTURES_AT_ONCE = 128
-PICTURES_TO_TURN = 32
-PICTURES_TO_FILTER = 32  # and through the first convolution of a reward network, for its gradient too
-
-
-def converted(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 (B, C, H, W) -> `dtype`, channels last in memory, which convolutions on a CPU read fastest.
-
-    Pixels that lie so already (`a2c.runner.Rollout`, `reward_predictor.PairBatch`) cost least; the others are copied
-    plane by plane, which is faster than PyTorch's own change of layout.
-    """
-    if not pixels.is_contiguous(memory_format=torch.channels_last):
-        planes = pixels.new_empty(len(pixels), *pixels.shape[2:], pixels.shape[1])
-        for i in range(pixels.shape[1]):
-            planes[..., i] = pixels[:, i]
-        pixels = planes.permute(0, 3, 1, 2)
-    return pixels.to(dtype)
-
-
-class Statistics(nn.Module):
-    """Mean and deviation of each pixel, or of each number of a vector, over what was added."""
-
-    count: Tensor
-    total: Tensor
-    squares: Tensor
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        for name in ("total", "squares"):
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-
-    def add(self, values: Tensor) -> None:
-        """Takes in frames (N, H, W) of pixels from 0 to 255, or vectors (N, D)."""
-        values = values.to(self.total.device)
-        # Sums of whole pixels are as good as exact in float32, and quick; those of vectors would not be.
-        values = values.float() if values.dtype == torch.uint8 else values.double()
-        self.count += len(values)
-        self.total += values.sum(0)
-        self.squares += values.square().sum(0)
-
-    def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        """Each in the shape of one frame or vector."""
-        mean = self.total / self.count
-        return mean, (self.squares / self.count - mean.square()).clamp(min=0).sqrt()
+MakeNetwork = Callable[[tuple[int, ...]], nn.Module]  # called with the shape of an observation; see `OwnNetwork`
+PICTURES_AT_ONCE = 128  # that a CPU takes through all layers, so that the cache holds a layer's result for the next one
+PICTURES_TO_TRANSPOSE = 32  # at most, for which `NatureCNN` computes its last layer transposed
 
 
 class EnsembleLinear(nn.Module):
@@ -89,90 +46,11 @@ class EnsembleLinear(nn.Module):
 
 
 def orthogonal_(layer: nn.Module, gain: float) -> None:
-    """Orthogonal weights and zero biases, the field's initialisation for actor-critic networks."""
+    """Sets orthogonal weights and zero biases, the usual initialisation of actor-critic networks."""
     assert isinstance(layer, (nn.Linear, nn.Conv2d))
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-
-
-class PixelReader(nn.Module):
-    """uint8 (B, C, H, W) -> numbers for convolutions: from 0 to 1, or once `normalise` was called relative to a mean.
-
-    Most of a picture never changes. Read as it is, it drowns the few pixels that do, such as Pong's ball; relative to
-    the mean picture they are all that is left.
-    """
-
-    least_std = 0.1  # of the range of a pixel; those that seldom change would weigh too much
-    shift: Tensor
-    gain: Tensor
-
-    def __init__(self, n_channels: int, height: int = 84, width: int = 84) -> None:
-        super().__init__()
-        shape = (1, n_channels, height, width)
-        self.register_buffer("shift", torch.zeros(shape))
-        self.register_buffer("gain", torch.full(shape, 1 / 255))
-
-    def forward(self, pixels: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-        return torch.addcmul(self.shift.to(dtype), converted(pixels, dtype), self.gain.to(dtype), out=out)
-
-    @torch.no_grad()
-    def normalise(self, mean: Tensor, std: Tensor) -> None:
-        """From now on reads each pixel relative to its mean, in units of its deviation; both (H, W), of 0 to 255."""
-        gain = 1 / std.clamp(min=255 * self.least_std)
-        self.gain.copy_(gain.expand_as(self.gain))
-        self.shift.copy_((-mean * gain).expand_as(self.shift))
-
-
-class VectorReader(nn.Module):
-    """float32 (B, D) -> the same in units of each number's deviation from its mean, once `normalise` was called.
-
-    Args:
-        limit: whatever is farther than so many deviations from the mean counts as just so far.
-    """
-
-    least_std = 1e-2  # of numbers in metres, radians and seconds; those that hardly change would weigh too much
-    shift: Tensor
-    gain: Tensor
-
-    def __init__(self, n_inputs: int, limit: float = math.inf) -> None:
-        super().__init__()
-        self.limit = limit
-        self.register_buffer("shift", torch.zeros(n_inputs))
-        self.register_buffer("gain", torch.ones(n_inputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, x.float(), self.gain).clamp(-self.limit, self.limit)
-
-    @torch.no_grad()
-    def normalise(self, mean: Tensor, std: Tensor) -> None:
-        """From now on reads each number relative to its mean, in units of its deviation; both (D,)."""
-        gain = 1 / std.clamp(min=self.least_std)
-        self.gain.copy_(gain)
-        self.shift.copy_(-mean * gain)
-
-
-class _Known(torch.autograd.Function):
-    """relu(layer(x)) of a convolution or a linear layer where the result is known, so that only gradients are computed.
-
-    They are, bit for bit, those that the layer itself would have given.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...], result: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight, result)
-        ctx.stride = stride
-        return result.view_as(result)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, result = ctx.saved_tensors
-        gradient = torch.ops.aten.threshold_backward(gradients[0], result, 0)
-        if weight.dim() == 2:
-            return gradient @ weight, gradient.t() @ x, gradient.sum(0), None, None
-        shape = ([len(weight)], ctx.stride, [0, 0], [1, 1], False, [0, 0], 1)
-        wanted = [ctx.needs_input_grad[0], True, True]
-        return (*torch.ops.aten.convolution_backward(gradient, x, weight, *shape, wanted), None, None)
 
 
 class NatureCNN(nn.Module):
@@ -182,7 +60,7 @@ class NatureCNN(nn.Module):
     """
 
     n_features = 512
-    sizes = ((32, 20, 20), (64, 9, 9), (64, 7, 7), (n_features,))  # of what the layers make of one picture
+    sizes = ((32, 20, 20), (64, 9, 9), (64, 7, 7), (n_features,))  # of each layer's result for one picture
 
     def __init__(self, n_channels: int) -> None:
         super().__init__()
@@ -196,7 +74,7 @@ class NatureCNN(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pixels: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
-        """Without gradients it can leave in `kept`, of `room`, what it computes on the way."""
+        """Computes the features; without gradients, it can leave each layer's result in `kept`, made by `room`."""
         x = self.reader(pixels, self.conv1.weight.dtype, None if kept is None else kept[0])
         for i, layer in enumerate((self.conv1, self.conv2, self.conv3, self.fc), start=1):
             x = self._linear(x.flatten(1)) if layer is self.fc else layer(x)
@@ -204,13 +82,13 @@ class NatureCNN(nn.Module):
         return x
 
     def _linear(self, x: Tensor) -> Tensor:
-        """What `fc` gives; of a few pictures by the product turned round, which spares a copy of all weights."""
-        if torch.is_grad_enabled() or len(x) > PICTURES_TO_TURN:
+        """Applies `fc`; to a few pictures by the transposed product, which avoids a copy of all weights."""
+        if torch.is_grad_enabled() or len(x) > PICTURES_TO_TRANSPOSE:
             return F.linear(x, self.fc.weight, self.fc.bias)
         return torch.addmm(self.fc.bias[:, None], self.fc.weight, x.t()).t()
 
     def room(self, *shape: int) -> list[Tensor]:
-        """Memory for what `forward` computes of so many pictures: their numbers and the results of each layer."""
+        """Returns memory for what `forward` computes from so many pictures: their numbers and each layer's result."""
         like = self.conv1.weight
         found = []
         for size in (self.reader.gain.shape[1:], *self.sizes):
@@ -219,52 +97,12 @@ class NatureCNN(nn.Module):
         return found
 
     def recalled(self, kept: Sequence[Tensor]) -> Tensor:
-        """What `forward` left in `kept`, (B, 512), with the gradients of that pass but without its time."""
+        """Returns the features (B, 512) that `forward` left in `kept`, with its gradients but without its time."""
         x = kept[0]
         for layer, result in zip((self.conv1, self.conv2, self.conv3), kept[1:4], strict=True):
-            x = _Known.apply(x, layer.weight, layer.bias, layer.stride, result)
-        features: Tensor = _Known.apply(x.flatten(1), self.fc.weight, self.fc.bias, (), kept[4])
+            x = KnownResult.apply(x, layer.weight, layer.bias, layer.stride, result)
+        features: Tensor = KnownResult.apply(x.flatten(1), self.fc.weight, self.fc.bias, (), kept[4])
         return features
-
-
-class _Filtered(torch.autograd.Function):
-    """A convolution of pixels as a reader reads them, of which nothing is kept for the gradient but the pixels.
-
-    In parts that fit the cache with what they are read into.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        pixels: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        reader: PixelReader,
-        stride: int,
-        out: torch.dtype,
-    ) -> Tensor:
-        ctx.save_for_backward(pixels, weight)
-        ctx.reader, ctx.stride, ctx.has_bias = reader, stride, bias is not None
-        size = [(whole - part) // stride + 1 for whole, part in zip(pixels.shape[2:], weight.shape[2:], strict=True)]
-        shape = (len(pixels), len(weight), *size)
-        filtered = torch.empty(shape, dtype=out, memory_format=torch.channels_last)
-        for start in range(0, len(pixels), PICTURES_TO_FILTER):
-            rows = slice(start, start + PICTURES_TO_FILTER)
-            filtered[rows] = F.conv2d(reader(pixels[rows], weight.dtype), weight, bias, stride)
-        return filtered
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pixels, weight = ctx.saved_tensors
-        shape = ([ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, ctx.has_bias])
-        sums = [torch.zeros_like(weight), weight.new_zeros(len(weight))]
-        for part, gradient in zip(*(x.split(PICTURES_TO_FILTER) for x in (pixels, gradients[0])), strict=True):
-            read, gradient = ctx.reader(part, weight.dtype), gradient.to(weight.dtype)
-            found = torch.ops.aten.convolution_backward(gradient, read, weight, [len(weight)], *shape)[1:]
-            for total, share in zip(sums, found, strict=True):
-                if share is not None:
-                    total += share
-        return None, sums[0], sums[1] if ctx.has_bias else None, None, None, None
 
 
 class RewardCNN(nn.Module):
@@ -299,15 +137,15 @@ class RewardCNN(nn.Module):
         x = self._filtered(pixels, dtype)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             x = x if i == 0 else conv(x)  # (B, 16 * members, ...) 26, 11, 9, 7
-            # In place, for the first of these takes 100 MB in training.
+            # In place, because the first of these takes 100 MB in training.
             x = self.dropout(F.leaky_relu(norm(x), 0.01, inplace=True))
         x = x.reshape(len(x), self.n_members, -1).transpose(0, 1)  # (members, B, 784)
         return F.leaky_relu(self.fc(x), 0.01)
 
     def _filtered(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
-        """The first convolution, the greatest.
+        """Applies the first convolution, the largest.
 
-        A processor computes it in float32 wherever that is quicker, though the rest is trained in bfloat16, for memory.
+        On a CPU without bfloat16, float32 is faster; the other layers are trained in bfloat16 to save memory.
         """
         conv = self.convs[0]
         assert isinstance(conv, nn.Conv2d)
@@ -315,11 +153,11 @@ class RewardCNN(nn.Module):
             filtered: Tensor = conv(self.reader(pixels, dtype))
             return filtered
         with torch.autocast("cpu", enabled=False):
-            filtered = _Filtered.apply(pixels, conv.weight, conv.bias, self.reader, conv.stride[0], dtype)
+            filtered = FilteredPixels.apply(pixels, conv.weight, conv.bias, self.reader, conv.stride[0], dtype)
         return filtered
 
     def fold(self) -> None:
-        """Makes batch norm a part of the convolutions, for good: it then computes the same, for prediction alone."""
+        """Merges batch norm into the convolutions for good: the predictions stay the same, training is over."""
         self.eval()
         for i, norm in enumerate(self.norms):
             if isinstance(norm, nn.BatchNorm2d):
@@ -329,12 +167,12 @@ class RewardCNN(nn.Module):
 
 
 class FeaturePoints(nn.Module):
-    """Where in the picture each of eight learned filters responds, then two layers of 64 on those positions.
+    """The positions at which eight learned filters respond in the picture, then two layers of 64 on those positions.
 
     A spatial expectation after Levine et al. 2016 and Finn et al. 2016 (deep spatial autoencoders). Squared,
-    mean-subtracted responses take the place of their softmax: they do not depend on the picture's contrast, so the
-    positions can be read before any temperature is learned. It sees the newest frame alone, and suits tasks in which
-    what matters is where things are; it learns those from far fewer labels than convolutions do.
+    mean-subtracted responses replace their softmax: they do not depend on the picture's contrast, so the positions can
+    be read before a temperature is learned. It sees only the newest frame, and suits tasks in which the positions of
+    things matter; it learns those from far fewer labels than convolutions do.
 
     Shape: uint8 (B, C, H, W) -> (members, B, 64).
     """
@@ -357,7 +195,7 @@ class FeaturePoints(nn.Module):
         return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
 
     def _points(self, pixels: Tensor) -> Tensor:
-        """(B, 1, H, W) -> (members, B, 2 * points): where each filter responds, from -1 to 1."""
+        """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""
         x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 21, 21)
         maps = self.conv(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
@@ -378,7 +216,7 @@ class RewardMLP(nn.Module):
 
     def __init__(self, n_inputs: int, n_members: int, *, dropout: float) -> None:
         super().__init__()
-        # No limit: a policy that gets better gets far beyond what the first labels were about.
+        # No limit: a policy that gets better sees numbers far beyond those in the first labels.
         self.reader = VectorReader(n_inputs)
         self.fc1 = EnsembleLinear(n_members, n_inputs, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
@@ -393,12 +231,13 @@ class OwnNetwork(nn.Module):
     """Networks that a user of the library wrote, one for each member.
 
     Args:
-        make: makes a network of the shape of an observation. It turns observations (B, ...), pictures of 0 to 1 or
-            vectors, float32, into features (B, F), of which a linear layer makes the reward of each action.
+        make: makes a network, given the shape of an observation. The network turns float32 observations (B, ...),
+            pictures from 0 to 1 or vectors, into features (B, F); a linear layer turns these into rewards.
 
     Shape: uint8 (B, C, H, W) or float32 (B, D) -> (members, B, F).
 
-    Raises UserError if what it makes is no network, or gives no features.
+    Raises:
+        UserError: `make` returned something else than a network, or its network returns no features.
     """
 
     def __init__(self, make: MakeNetwork, observation_shape: tuple[int, ...], n_members: int) -> None:
@@ -411,7 +250,7 @@ class OwnNetwork(nn.Module):
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.momentum = 1.0  # the statistics of the last batch, see `settle_batchnorm`
         with torch.no_grad():
-            for member in self.members:  # each of them: lazy layers get their weights by it
+            for member in self.members:  # every member, because this gives lazy layers their weights
                 features = member.eval()(torch.zeros(2, *observation_shape))
         if features.dim() != 2 or len(features) != 2:
             raise UserError(
@@ -426,9 +265,9 @@ class OwnNetwork(nn.Module):
 
 
 class PolicyMLP(nn.Module):
-    """Two hidden layers of 64 tanh units for the actor and two for the critic, the field's for vector observations.
+    """Two hidden layers of 64 tanh units each for the actor and the critic, the usual network for vector observations.
 
-    The two share nothing: what an action is worth and which one to take ask for different features.
+    The two share nothing, because values and actions need different features.
     Shape: float32 (B, D) -> (2, B, 64), the actor's first.
     """
 

@@ -1,4 +1,4 @@
-"""Labels as the reward predictor's networks take them: pairs of segments, decoded and laid out in one batch."""
+"""Labels as inputs of the reward predictor's networks: pairs of segments, decoded and laid out in one batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from drlhp.networks.device import to_device
 
 
 def bootstrap_count(comparison_id: str, member: int) -> int:
-    """How often a member's bootstrap holds a label: Poisson(1), the limit of drawing N of N with replacement.
+    """Returns how often a member's bootstrap holds a label: Poisson(1), the limit of drawing N of N with replacement.
 
-    Decided by a hash, so it stays the same when labels arrive one by one and after a restart.
+    A hash decides, so the count stays the same as labels arrive one by one, and after a restart.
     """
     digest = hashlib.blake2b(f"{comparison_id}/{member}".encode(), digest_size=8).digest()
     uniform, probability, cumulative, count = (
@@ -46,16 +46,14 @@ class TrainingPair:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Pairs decoded for one pass: all their steps in one row, so that segments may differ in length."""
+    """Pairs decoded for one pass: all their steps in a row, because segments may differ in length."""
 
     observations: Tensor  # (total steps, ...)
     actions: Tensor  # (total steps,) or (total steps, A)
-    segment: Tensor  # (total steps,) index of the step's segment; pair i has segments 2 i and 2 i + 1
+    segment: Tensor  # (total steps,) the step's segment, by its index; pair i has segments 2 i and 2 i + 1
     mu: Tensor  # (B, 2)
     counts: Tensor  # (members, B)
-    true_returns: (
-        Tensor  # (2, B) of a and of b, in the steps that are here; only `--reward_target true_return` reads it
-    )
+    true_returns: Tensor  # (2, B) of a and of b, over the steps in the batch; for `--reward_target true_return`
 
     @classmethod
     def decode(
@@ -65,9 +63,12 @@ class PairBatch:
         crop_steps: int = 0,
         rng: np.random.Generator | None = None,
     ) -> PairBatch:
-        """Reads the pairs; with `n_frames`, only so many of the newest frames of each observation.
+        """Decodes the pairs.
 
-        With `crop_steps`, of each segment a random part that may be so many steps shorter (`random_crop`).
+        Args:
+            n_frames: keep only so many of the newest frames of each observation; None: all.
+            crop_steps: take a random part of each segment, at most so many steps shorter (`random_crop`).
+            rng: draws the parts.
         """
         segments = [stored.decode() for pair in pairs for stored in (pair.a, pair.b)]
         if crop_steps and rng is not None:
@@ -84,18 +85,18 @@ class PairBatch:
         )
 
     def to(self, device: torch.device) -> PairBatch:
-        """The same batch on a device."""
+        """Returns the same batch on a device."""
         return PairBatch(*(to_device(getattr(self, name), device) for name in self.__dataclass_fields__))
 
     def returns(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw rewards (members, total steps) -> summed rewards of the pairs' segments, (members, B) each."""
+        """Sums raw rewards (members, total steps) over the segments a and b of each pair, (members, B) each."""
         sums = torch.zeros(len(raw), 2 * len(self.mu), device=raw.device).index_add_(1, self.segment, raw)
         return sums[:, 0::2], sums[:, 1::2]
 
 
 def observations_of(segments: list[Segment], n_frames: int | None) -> Tensor:
-    """(total steps, ...) of all segments in a row; pixels with the channels last in memory (`networks.converted`)."""
-    # All of them: of other pictures of four planes only some may look like stacks (`SegmentCutter`).
+    """Returns (total steps, ...) all segments in a row; pixels with channels last in memory (`readers.converted`)."""
+    # All segments: among other pictures of four planes, only some may look like stacks (`SegmentCutter`).
     stacks_of_four = all(segment.observations.ndim == 3 and segment.stack == 4 for segment in segments)
     if n_frames is None and stacks_of_four and sys.byteorder == "little":
         return _stacks_of_four(segments)
@@ -108,7 +109,7 @@ def observations_of(segments: list[Segment], n_frames: int | None) -> Tensor:
 
 
 def _stacks_of_four(segments: list[Segment]) -> Tensor:
-    """(total steps, 4, H, W): the four pixels of a place as the bytes of one number, the quickest way to mix planes."""
+    """Returns (total steps, 4, H, W), mixed the fastest way: the four pixels of a place are the bytes of one number."""
     lengths = [len(segment) for segment in segments]
     mixed = torch.empty(sum(lengths), *segments[0].observations.shape[1:], dtype=torch.int32)
     for segment, stacks in zip(segments, mixed.split(lengths), strict=True):
@@ -120,10 +121,10 @@ def _stacks_of_four(segments: list[Segment]) -> Tensor:
 
 
 def random_crop(a: Segment, b: Segment, crop_steps: int, rng: np.random.Generator) -> tuple[Segment, Segment]:
-    """A part of each segment of a pair, whose answer is taken to hold for the parts (SURF, Park et al. 2022).
+    """Returns a random part of each segment of a pair; the answer is taken to hold for them (SURF, Park et al. 2022).
 
-    Both lose the same number of steps, uniform from 0 to `crop_steps` as far as the shorter one has that many to give,
-    so segments of one length keep one length. Where a part begins is drawn for each.
+    Both lose the same number of steps, uniform from 0 to `crop_steps` or to what the shorter one has, so segments of
+    equal length keep an equal length. Each part's start is drawn separately.
     """
     lost = int(rng.integers(min(crop_steps, len(a) - 1, len(b) - 1) + 1))
     start_a, start_b = rng.integers(lost + 1, size=2)

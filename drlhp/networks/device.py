@@ -1,4 +1,4 @@
-"""TODO."""
+"""The CPU or GPU that computes: its number formats, its threads, and transfers to it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CPU = torch.device("cpu")
 
 
 def is_forked() -> bool:
-    """Whether this process was forked: more than one thread of arithmetic would wait for its parent's for ever."""
+    """Whether this process was forked; with more than one CPU thread it would wait for its parent's threads forever."""
     return type(multiprocessing.current_process()).__name__ == "ForkProcess"
 
 
 def use_threads(n: int) -> None:
-    """So many threads of arithmetic from now on in the calling thread, or one where it was forked."""
-    torch.get_num_threads()  # a thread that never asked would take over, later, what was last set anywhere
+    """Lets the calling thread compute with so many CPU threads from now on, or with one if the process was forked."""
+    torch.get_num_threads()  # a thread that never asked would later take over the number that was last set anywhere
     torch.set_num_threads(1 if is_forked() else n)
 
 
 def cpu_has_bf16() -> bool:
-    """True where the processor is quicker with bfloat16 than with float32; most have to emulate it.
+    """Whether the CPU is faster with bfloat16 than with float32; most CPUs emulate it.
 
-    Of those that multiply it by AVX-512, AMD's are twice as quick, but not Intel's, which multiply two of float32
-    meanwhile: these gain by their matrix unit (AMX) alone.
+    With AVX-512, AMD's CPUs are twice as fast. Intel's are not, because they multiply two float32 in that time; only
+    their matrix unit (AMX) makes them faster.
     """
     has = torch.cpu.get_capabilities()
     by_avx512 = has.get("avx512_bf16", False) and not has.get("cpu_name", "").startswith("Intel")
@@ -37,20 +37,20 @@ def cpu_has_bf16() -> bool:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """True where the device is quicker with bfloat16."""
+    """Whether the device is faster with bfloat16."""
     return torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
 
 
 def trains_in_bf16(device: torch.device) -> bool:
-    """True where the device multiplies bfloat16 itself: training takes half the memory, in about the same time."""
+    """Whether the device multiplies bfloat16 itself; training then takes half the memory, in about the same time."""
     has = torch.cpu.get_capabilities()
     return has_bf16(device) or (device.type == "cpu" and has.get("avx512_bf16", False))
 
 
 def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """Values for the networks on `device`: without a copy on a CPU, without waiting for the transfer to a card.
+    """Returns values for the networks on `device`: no copy on a CPU, no wait for the transfer to a GPU.
 
-    The transfer is from pinned memory, which PyTorch keeps for the next one; the memory layout stays as it is.
+    The transfer is from pinned memory, which PyTorch keeps for the next one; the memory layout stays.
     """
     tensor = torch.as_tensor(values)
     if device.type != "cuda" or tensor.is_cuda:
@@ -59,15 +59,16 @@ def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
 
 
 def joined(*tensors: Tensor) -> Tensor:
-    """Tensors (N, ...) -> (N, columns) float32, to be brought from a card in one transfer: whole numbers below 2^24."""
+    """Joins tensors (N, ...) to (N, columns) float32, for one transfer from a GPU; whole numbers must be below 2^24."""
     return torch.cat([tensor.reshape(len(tensor), -1).float() for tensor in tensors], 1)
 
 
 class Recorded:
-    """A function of tensors on a card, recorded once it was called a few times with such shapes, and then played back.
+    """A function of tensors on a GPU, recorded after a few calls with the same shapes, and then played back.
 
-    That costs the processor a tenth of launching each operation. What it reads besides must stay where it is in memory,
-    as weights do; what it returns is overwritten by the next call. Where nothing can be recorded it is just called.
+    Playing back costs the CPU a tenth of launching each operation. Everything else that the function reads, such as
+    weights, must keep its place in memory. The next call overwrites the results. If nothing can be recorded, the
+    function is simply called.
     """
 
     launched_before = 3  # calls in which libraries choose their algorithms, which cannot be recorded
@@ -96,7 +97,7 @@ class Recorded:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 results = self.function(*places)
-        except RuntimeError:  # neither this card nor its driver can
+        except RuntimeError:  # the GPU or its driver cannot
             self.records = False
         else:
             self._recordings[shapes] = graph, places, results

@@ -11,7 +11,9 @@ from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from drlhp.networks import architectures as networks
 from drlhp.networks import device
 from drlhp.networks.batches import PairBatch
+from drlhp.networks.convolutions import PICTURES_TO_FILTER
 from drlhp.networks.device import CPU, cpu_has_bf16, trains_in_bf16
+from drlhp.networks.readers import converted
 from envs import EnvInfo, env_info
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor, preference_loss
 
@@ -152,7 +154,7 @@ def learn_preferences(pong: EnvInfo) -> tuple[list[float], float]:
 def test_the_first_convolution_in_parts_is_the_whole_one(batchnorm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = networks.RewardCNN(4, n_members=2, batchnorm=batchnorm, dropout=0.0)
-    observations, _ = pictures(np.random.default_rng(0), 2 * networks.PICTURES_TO_FILTER + 5)
+    observations, _ = pictures(np.random.default_rng(0), 2 * PICTURES_TO_FILTER + 5)
     wanted = torch.randn(2, len(observations), 64)
     found = []
     for in_parts in (True, False):
@@ -182,7 +184,7 @@ def test_where_the_channels_lie_in_memory_changes_nothing(pong: EnvInfo) -> None
     first = last.contiguous()
     assert last.stride() != first.stride()
     for dtype in (torch.float32, torch.bfloat16):
-        assert torch.equal(networks.converted(first, dtype), networks.converted(last, dtype))
+        assert torch.equal(converted(first, dtype), converted(last, dtype))
     policy, columns = Policy(pong, "nature"), [torch.arange(32.0)] * 5
     np.testing.assert_array_equal(policy.values(first.numpy()), policy.values(last.numpy()))
     indices = torch.randperm(32)[:7]
