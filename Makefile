@@ -14,7 +14,7 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
 LOG := .tools/setup.log
 
-.PHONY: help setup demo test check format bench test-packages
+.PHONY: help setup demo test quick check format bench test-packages
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -31,6 +31,9 @@ test: $(READY) ## run the tests, three at a time: most of them wait more than th
 	    echo "Xvfb, xdotool, ImageMagick or Chromium is missing, so the tests that need it will be skipped; on Debian:"; \
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
 	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist loadgroup
+
+quick: $(READY) ## run the tests that need no process, window or browser (about a minute)
+	@$(VENV_PYTHON) -m pytest --quick --numprocesses 2 --quiet
 
 check: $(READY) ## check lint, formatting and types
 	@$(VENV_PYTHON) -m ruff check .
