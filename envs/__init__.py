@@ -1,4 +1,4 @@
-"""Environments: what each id is (`env_info`) and many of them at once (`make_vec_env`)."""
+"""Environments: facts about each id (`env_info`) and many of them at once (`make_vec_env`)."""
 
 from dataclasses import replace
 
@@ -11,7 +11,9 @@ from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
-from .table import MOVING_DOT_ID, EnvError, EnvInfo, atari_kwargs, env_info, find_spec, is_atari, is_body, task_of
+from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body
+from .table import EnvInfo, env_info
+from .tasks import task_of
 from .vector import PreferenceVecEnv
 
 __all__ = [
@@ -36,11 +38,11 @@ def make_vec_env(
     in_process: bool = False,
     whole_games: bool = False,
 ) -> PreferenceVecEnv:
-    """Make `n_envs` environments, of which people can watch the first `n_watched`.
+    """Makes `n_envs` environments; people can watch the first `n_watched`.
 
     `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice). With `in_process` no
-    environment has a worker process of its own, which suits those that are seldom used. With `whole_games` Atari's
-    go on to their end where training cuts them (Enduro).
+    environment has a worker process of its own, which suits environments that are seldom used. With `whole_games`
+    Atari's games go on to their end even if training cuts them (Enduro).
     Raises EnvError for an id that cannot be used or watched.
     """
     info = env_info(env_id)
@@ -58,7 +60,10 @@ def make_vec_env(
 
 
 def make_env(env_id: str) -> gymnasium.Env:
-    """Make one environment with the preprocessing of `make_vec_env`; no Atari, no task of rl-teacher's (EnvError)."""
+    """Makes one environment with the preprocessing of `make_vec_env`.
+
+    Raises EnvError for Atari's games and for rl-teacher's tasks.
+    """
     info = env_info(env_id)
     if info.env_id in TASKS:
         raise EnvError(f"{env_id} is stepped with others of its kind: use make_vec_env with n_envs=1.")
@@ -73,5 +78,8 @@ def make_env(env_id: str) -> gymnasium.Env:
 
 
 def draw_states(env_id: str, states: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Pictures (T, H, W, 3) of a body of MuJoCo in these states (T, state_size); raises EnvError if it cannot be."""
+    """Returns pictures (T, H, W, 3) of a body of MuJoCo in these states (T, state_size).
+
+    Raises EnvError if nothing can be drawn here, or the states are not of this body.
+    """
     return draw(env_info(env_id), states)

@@ -7,7 +7,8 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
-from .table import ATARI_SCREEN, EnvInfo, atari_kwargs, find_spec
+from .registry import atari_kwargs, find_spec
+from .table import ATARI_SCREEN, EnvInfo
 from .vector import PreferenceVecEnv
 
 MAX_NOOPS = 30  # random no-op actions at an episode's start
@@ -15,7 +16,7 @@ SEED_LIMIT = 2**31  # ale-py takes 32-bit seeds; larger ones wrap around
 
 
 def blank_cells(info: EnvInfo) -> list[tuple[slice, slice]]:
-    """The rows and columns of the network's picture that cover each blanked area of the screen in full."""
+    """Returns the rows and columns of the network's picture that fully cover each blanked area of the screen."""
     scale_y, scale_x = np.divide(info.observation_shape[1:], ATARI_SCREEN)
     return [
         (slice(int(top * scale_y), ceil(bottom * scale_y)), slice(int(left * scale_x), ceil(right * scale_x)))
@@ -64,7 +65,7 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start a game everywhere."""
+        """Starts a game in every environment."""
         seed = self._seed_for_reset(seed)
         if seed is not None:
             seed %= SEED_LIMIT - self.num_envs  # environment i gets seed + i
@@ -76,12 +77,12 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take one agent step everywhere."""
+        """Takes one agent step in every environment."""
         self.send(actions)
         return self.recv()
 
     def send(self, actions: NDArray[np.int64]) -> None:
-        """Begin an agent step everywhere."""
+        """Begins an agent step in every environment."""
         self._emulators.send(actions)
         if self._colour is not None:
             self._colour.send(actions[: self.n_watched])
@@ -89,7 +90,7 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     def recv(
         self,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Wait for the end of the step."""
+        """Waits for the end of the step, and returns its results."""
         obs, rewards, terminated, truncated, info = self._emulators.recv()
         if self._colour is not None:
             frames, *twins, _ = self._colour.recv()
@@ -100,16 +101,16 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
         return self._blanked(obs), rewards.astype(np.float32), terminated, truncated, info
 
     def watch(self) -> NDArray[np.uint8]:
-        """The current screens in colour, nothing blanked, (n_watched, 210, 160, 3)."""
+        """Returns the current screens in colour, nothing blanked, (n_watched, 210, 160, 3)."""
         return self._colour_frames
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop the emulators."""
+        """Stops the emulators."""
         self._emulators.close()
         if self._colour is not None:
             self._colour.close()
 
     def _blanked(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
         for rows, columns in self._blank:
-            obs[:, :, rows, columns] = 0  # in place: ale-py hands out a copy of its stack
+            obs[:, :, rows, columns] = 0  # in place, because ale-py returns a copy of its stack
         return obs

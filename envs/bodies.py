@@ -1,7 +1,7 @@
-"""rl-teacher's continuous-control tasks: what each body observes, what it is rewarded for, and how it starts.
+"""rl-teacher's continuous-control tasks: each body's observations, reward and start.
 
-They are those whose results the paper reports (section 3.1.1, appendix A.1), with the rewards that its co-author
-published with rl-teacher: no episode ends early, since an end would tell the task, and torque costs nothing, since
+The paper reports results on these tasks (section 3.1.1, appendix A.1); the rewards are those that its co-author
+published with rl-teacher. No episode ends early, because an end would give the task away. Torque costs nothing, because
 nobody sees it. The bodies, their starts and what they observe are those of Gymnasium's environments, version 5.
 """
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moment:
-    """Where N simulations are; observations and rewards are functions of it."""
+    """The state of N simulations; observations and rewards are functions of it."""
 
     values: Floats  # (N, nq + nv + what is sensed)
     nq: int
@@ -27,17 +27,17 @@ class Moment:
 
     @property
     def qpos(self) -> Floats:
-        """Positions of the joints, (N, nq)."""
+        """Returns the positions of the joints, (N, nq)."""
         return self.values[:, : self.nq]
 
     @property
     def qvel(self) -> Floats:
-        """Velocities of the joints, (N, nv)."""
+        """Returns the velocities of the joints, (N, nv)."""
         return self.values[:, self.nq : self.nq + self.nv]
 
     @property
     def sensed(self) -> Floats:
-        """What `Task.senses` adds, (N, any)."""
+        """Returns the numbers that `Task.senses` adds, (N, any)."""
         return self.values[:, self.nq + self.nv :]
 
 
@@ -50,18 +50,18 @@ Start = Callable[[np.random.Generator, Floats, int], tuple[Floats, Floats]]  # q
 class Task:
     """One task; a step is a decision of the agent's."""
 
-    gymnasium_id: str  # whose body it has, and as many simulation steps per step
+    gymnasium_id: str  # has the same body and number of simulation steps per step
     observe: Observe
     reward: Reward
     start: Start
-    fps: float  # at which people see it, slower than it moves
+    fps: float  # people see it in slow motion
     horizon: int  # steps of an episode
     senses: Callable[[Any], list[Floats]] = lambda data: []  # 1-D views of a simulation's data
-    feels_contacts: bool = False  # the forces of contacts, which are a computation of their own, are among these
+    feels_contacts: bool = False  # whether `senses` needs the forces of contacts, which are an extra computation
 
 
 def all_but(hidden: int, speed_limit: float = np.inf) -> Observe:
-    """Positions but for the first ones, which say where on the ground a body is, and velocities up to a limit."""
+    """Observes positions except the first ones (the place on the ground), and velocities up to a limit."""
 
     def observe(now: Moment) -> Floats:
         return np.concatenate([now.qpos[:, hidden:], now.qvel.clip(-speed_limit, speed_limit)], 1)
@@ -70,37 +70,37 @@ def all_but(hidden: int, speed_limit: float = np.inf) -> Observe:
 
 
 def observe_ant(now: Moment) -> Floats:
-    """Positions but for where it is, velocities, and the contact forces on each part of it, cut at 1."""
+    """Returns positions except the place on the ground, velocities, and each part's contact forces, clipped at 1."""
     return np.concatenate([now.qpos[:, 2:], now.qvel, now.sensed.clip(-1, 1)], 1)
 
 
 def finger_to_target(now: Moment) -> Floats:
-    """(N, 2) from the target to Reacher's fingertip, metres; sensed: where each of the two is."""
+    """Returns the way from the target to Reacher's fingertip, (N, 2), metres; `sensed` holds both places."""
     return now.sensed[:, :2] - now.sensed[:, 2:]
 
 
 def observe_reacher(now: Moment) -> Floats:
-    """Both angles, where the target is, both angles' speeds, and what separates the finger from the target."""
+    """Returns both angles, the target's place, both angular speeds, and the way from the target to the finger."""
     angles = now.qpos[:, :2]
     return np.concatenate([np.cos(angles), np.sin(angles), now.qpos[:, 2:], now.qvel[:, :2], finger_to_target(now)], 1)
 
 
 def observe_double_pendulum(now: Moment) -> Floats:
-    """Where the cart is, both angles' sines and cosines, speeds, and the force that holds the cart on its rail."""
+    """Returns the cart's place, both angles' sines and cosines, speeds, and the force of the cart's rail."""
     angles = now.qpos[:, 1:]
     limited = [now.qvel.clip(-10, 10), now.sensed[:, 2:].clip(-10, 10)]
     return np.concatenate([now.qpos[:, :1], np.sin(angles), np.cos(angles), *limited], 1)
 
 
 def forward(before: Moment, now: Moment, seconds: float) -> Floats:
-    """Forward velocity in metres per second, (N,)."""
+    """Returns the forward velocity in metres per second, (N,)."""
     return (now.qpos[:, 0] - before.qpos[:, 0]) / seconds
 
 
 def upright(height_axis: int, height: float, alive: float) -> Reward:
-    """Forward velocity, a constant for being alive, and how much the torso is above a height.
+    """Rewards forward velocity, being alive (a constant), and the torso's height above a given one.
 
-    Gymnasium's reward takes off 1e-3 times the squared torques and rl-teacher adds them again, so neither is here.
+    Gymnasium's reward subtracts 1e-3 times the squared torques and rl-teacher adds them again, so neither is here.
     """
 
     def reward(before: Moment, now: Moment, seconds: float) -> Floats:
@@ -110,17 +110,17 @@ def upright(height_axis: int, height: float, alive: float) -> Reward:
 
 
 def reach(before: Moment, now: Moment, seconds: float) -> Floats:
-    """Minus the distance of the fingertip from the target."""
+    """Returns minus the distance of the fingertip from the target."""
     return -np.linalg.norm(finger_to_target(now), axis=1)
 
 
 def balance(before: Moment, now: Moment, seconds: float) -> Floats:
-    """1 for being alive, less the squared angle of the pole."""
+    """Returns 1 for being alive, minus the squared angle of the pole."""
     return 1 - now.qpos[:, 1] ** 2
 
 
 def balance_double(before: Moment, now: Moment, seconds: float) -> Floats:
-    """Gymnasium's reward of a pole that is never let fall, and 10 for each metre of its tip above the first."""
+    """Returns Gymnasium's reward of a pole that never falls, plus 10 for each metre of its tip above the first."""
     x, height = now.sensed[:, 0], now.sensed[:, 1]
     speed_1, speed_2 = now.qvel[:, 1], now.qvel[:, 2]
     distance_penalty = 0.01 * x**2 + (height - 2) ** 2
@@ -129,7 +129,7 @@ def balance_double(before: Moment, now: Moment, seconds: float) -> Floats:
 
 
 def near_rest(noise: float, *, normal_velocities: bool = False) -> Start:
-    """The model's pose with uniform noise; velocities with uniform noise too, or with normal noise."""
+    """Starts in the model's pose with uniform noise; velocities get uniform noise too, or normal noise."""
 
     def start(rng: np.random.Generator, qpos0: Floats, nv: int) -> tuple[Floats, Floats]:
         qpos = qpos0 + rng.uniform(-noise, noise, len(qpos0))
@@ -140,7 +140,7 @@ def near_rest(noise: float, *, normal_velocities: bool = False) -> Start:
 
 
 def start_reacher(rng: np.random.Generator, qpos0: Floats, nv: int) -> tuple[Floats, Floats]:
-    """The arm near its pose; the target, the last two positions, anywhere within 0.2 m."""
+    """Starts with the arm near its pose; the target, the last two positions, is anywhere within 0.2 m."""
     qpos = rng.uniform(-0.1, 0.1, len(qpos0)) + qpos0
     while np.linalg.norm(target := rng.uniform(-0.2, 0.2, 2)) >= 0.2:
         pass
@@ -151,17 +151,17 @@ def start_reacher(rng: np.random.Generator, qpos0: Floats, nv: int) -> tuple[Flo
 
 
 def finger_and_target(data: Any) -> list[Floats]:
-    """Where Reacher's fingertip and target are, x and y each."""
+    """Returns the places of Reacher's fingertip and target, x and y each."""
     return [data.body(name).xpos[:2] for name in ("fingertip", "target")]
 
 
 def tip_and_rail(data: Any) -> list[Floats]:
-    """Where the double pendulum's tip is, x and z, and the force of the cart's rail."""
+    """Returns the place of the double pendulum's tip, x and z, and the force of the cart's rail."""
     return [data.site_xpos[0, ::2], data.qfrc_constraint[:1]]
 
 
 def contact_forces(data: Any) -> list[Floats]:
-    """Force and torque of contacts on each part of a body but the ground."""
+    """Returns force and torque of contacts on each part of a body, the ground excepted."""
     return [data.cfrc_ext[1:].reshape(-1)]
 
 
@@ -190,7 +190,7 @@ DOUBLE_PENDULUM = Task(
     horizon=50,
     senses=tip_and_rail,
 )
-SHORT = 200  # steps of an episode of the tasks whose name begins so; Reacher's has 20
+SHORT = 200  # steps of an episode of the tasks named Short...; ShortReacher has 20
 TASKS = {
     "ShortHopper-v1": replace(HOPPER, horizon=SHORT),
     "Hopper-v1": HOPPER,
@@ -208,5 +208,5 @@ TASKS = {
 
 
 def task_id(name: str) -> str:
-    """The id of a task that may be named without its version, such as Hopper; any other name as it is."""
+    """Returns the id of a task that may lack its version, such as Hopper; any other name stays as it is."""
     return f"{name}-v1" if f"{name}-v1" in TASKS else name

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from drlhp.errors import reason_of
 
 from .preprocessing import PixelPreprocessing
-from .table import EnvError, EnvInfo, find_spec
+from .registry import EnvError, find_spec
+from .table import EnvInfo
 from .vector import PreferenceVecEnv
 
 FRAME_KEY = "colour_frame"
-LOST_SECONDS = 10.0  # ample for a process whose pipe has ended to have ended, too
+LOST_SECONDS = 10.0  # ample time for a process to end after its pipe has
 
 
 class FloatVector(gymnasium.ObservationWrapper):
-    """Observations as float32."""
+    """Gives observations as float32."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -33,30 +34,30 @@ class FloatVector(gymnasium.ObservationWrapper):
         self.observation_space = Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
 
     def observation(self, observation: NDArray[Any]) -> NDArray[np.float32]:
-        """Convert one observation, (D,)."""
+        """Returns one observation (D,) as float32."""
         return observation.astype(np.float32)
 
 
 class FrameInInfo(gymnasium.Wrapper):
-    """Puts each observation's rendered frame into its info, from where it reaches the main process.
+    """Puts each observation's rendered frame into its info, which reaches the main process.
 
-    In a tuple, of which Gymnasium makes no array: for one the frames of several environments have to be of one size.
+    The frame stands in a tuple, because Gymnasium would stack bare frames, and those may differ in size.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset and render."""
+        """Resets and renders."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs, {**info, FRAME_KEY: (self.env.render(),)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step and render."""
+        """Steps and renders."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated, truncated, {**info, FRAME_KEY: (self.env.render(),)}
 
 
 def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
-    """One environment as a worker runs it; continuous actions are clipped to their bounds."""
-    options: dict[str, Any] = {"render_mode": "rgb_array"} if watched else {}  # environments need not know of it
+    """Makes one environment for a worker; continuous actions are clipped to their bounds."""
+    options: dict[str, Any] = {"render_mode": "rgb_array"} if watched else {}  # others need not support rendering
     env = gymnasium.make(spec, **options, disable_env_checker=True)
     if info.action_dim is not None:
         env = gymnasium.wrappers.ClipAction(env)
@@ -65,7 +66,7 @@ def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
 
 
 def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
-    """Draw one frame here, where the error can be explained; raises EnvError if that fails."""
+    """Draws one frame in this process, which can explain a failure; raises EnvError then."""
     try:
         with build_env(spec, info, watched=True) as env:
             (frame,) = env.reset(seed=0)[1][FRAME_KEY]
@@ -78,12 +79,12 @@ def check_can_be_watched(spec: EnvSpec, info: EnvInfo) -> None:
 class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
     """Any Gymnasium id, one worker process each (in this process when there is only one, or with `in_process`).
 
-    A worker's exception is raised here, and EnvError where one was killed. Only watched environments render.
+    A worker's exception is raised here too, and EnvError if a worker was killed. Only watched environments render.
     """
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0, in_process: bool = False) -> None:
         super().__init__(info, n_envs, seed, n_watched)
-        spec = find_spec(info.env_id)  # workers get the record itself: an id may be registered in this process alone
+        spec = find_spec(info.env_id)  # for the workers, because the id may be registered in this process only
         if n_watched:
             check_can_be_watched(spec, info)
         makers = [partial(build_env, spec, info, i < n_watched) for i in range(n_envs)]
@@ -103,7 +104,7 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Start an episode everywhere."""
+        """Starts an episode in every environment."""
         with self._no_worker_lost():
             obs, info = self._envs.reset(seed=self._seed_for_reset(seed), options=options)
         return obs, self._keep_frames(info)
@@ -111,23 +112,23 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
     def step(
         self, actions: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take one agent step everywhere."""
+        """Takes one agent step in every environment."""
         with self._no_worker_lost():
             obs, rewards, terminated, truncated, info = self._envs.step(actions)
         return obs, rewards.astype(np.float32), terminated, truncated, self._keep_frames(info)
 
     def watch(self) -> NDArray[np.uint8]:
-        """The current frames as rendered, (n_watched, H, W, 3)."""
+        """Returns the current frames as rendered, (n_watched, H, W, 3)."""
         return self._frames
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop the workers."""
+        """Stops the workers."""
         with self._no_worker_lost():
             self._envs.close(**kwargs)
 
     @contextmanager
     def _no_worker_lost(self) -> Iterator[None]:
-        """Raises EnvError where the body finds that a worker has died, and ends the others."""
+        """Ends the other workers and raises EnvError if the body finds that a worker has died."""
         try:
             yield
         except (EOFError, ConnectionError) as error:
@@ -141,7 +142,7 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
                 raise  # an environment's own error
             for worker in workers:
                 worker.kill()
-            self._envs.closed = True  # closing them would wait for the dead one for ever
+            self._envs.closed = True  # closing would wait for the dead worker forever
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
             raise EnvError(
                 f"an environment's process of {self.info.env_id} {how}; if memory was short, go on with fewer --n_envs."

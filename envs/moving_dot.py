@@ -9,7 +9,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from .preprocessing import cell_mean, cell_sums
-from .table import ATARI_SCREEN, MOVING_DOT, MOVING_DOT_ID
+from .registry import MOVING_DOT_ID
+from .table import ATARI_SCREEN, MOVING_DOT
 from .vector import PreferenceVecEnv
 
 ROWS, COLUMNS = ATARI_SCREEN
@@ -21,17 +22,17 @@ CENTRE = np.array([80, 105])
 
 
 def random_start(generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw a start position (x, y), uniform over the positions that the dot can reach."""
+    """Draws a start position (x, y), uniform over the positions that the dot can reach."""
     return generator.integers(LOWEST, HIGHEST + 1)
 
 
 def squared_distance(position: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Squared Euclidean distance to the centre, (..., 2) -> (...); exact, so ties are ties."""
+    """Returns the squared Euclidean distance to the centre, (..., 2) -> (...); exact, so ties are ties."""
     return ((position - CENTRE) ** 2).sum(-1)
 
 
 def draw(position: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The screen (210, 160, 3) with the dot at a position (x, y)."""
+    """Returns the screen (210, 160, 3) with the dot at a position (x, y)."""
     x, y = position
     frame = np.zeros((ROWS, COLUMNS, 3), np.uint8)
     frame[y - RADIUS : y + RADIUS, x - RADIUS : x + RADIUS] = 255
@@ -55,20 +56,20 @@ class MovingDotEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode at a random position."""
+        """Starts an episode at a random position."""
         super().reset(seed=seed)
         self.position = random_start(self.np_random)
         return draw(self.position), {}
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Move one pixel."""
+        """Moves the dot by one pixel."""
         before = squared_distance(self.position)
         self.position = np.clip(self.position + MOVES[action], LOWEST, HIGHEST)
         reward = np.sign(before - squared_distance(self.position))
         return draw(self.position), float(reward), False, False, {}
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The screen, when made with render_mode="rgb_array"."""
+        """Returns the screen if the environment was made with render_mode="rgb_array"."""
         return draw(self.position) if self.render_mode == "rgb_array" else None
 
 
@@ -78,7 +79,7 @@ gymnasium.register(
 
 
 def bar_profiles(pixels: int, cells: int, patch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How a bar of 4 or 5 lit pixels on one axis spreads over the cells that it is resized to.
+    """Returns how a bar of 4 or 5 lit pixels on one axis spreads over the cells that it is resized to.
 
     Shapes: first cell (2, pixels) and weights (2, pixels, patch), by (length - 4, first lit pixel).
     """
@@ -123,7 +124,7 @@ class MovingDotVectorEnv(PreferenceVecEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode everywhere."""
+        """Starts an episode in every environment."""
         seed = self._seed_for_reset(seed)
         if seed is not None:
             self._generators = [seeding.np_random(seed + i)[0] for i in range(self.num_envs)]
@@ -135,7 +136,7 @@ class MovingDotVectorEnv(PreferenceVecEnv):
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take one agent step everywhere."""
+        """Takes one agent step in every environment."""
         resetting = self._done
         skip = MOVING_DOT.frame_skip
         moves = MOVES[actions][:, None] * np.arange(skip + 1)[:, None]  # (N, skip + 1, 2)
@@ -153,7 +154,7 @@ class MovingDotVectorEnv(PreferenceVecEnv):
         return obs, rewards, np.zeros(self.num_envs, bool), self._done.copy(), {}
 
     def watch(self) -> NDArray[np.uint8]:
-        """The last frames, (n_watched, 210, 160, 3)."""
+        """Returns the last frames, (n_watched, 210, 160, 3)."""
         frames = [draw(position) for position in self._position[: self.n_watched]]
         return np.stack(frames) if frames else np.zeros((0, ROWS, COLUMNS, 3), np.uint8)
 
@@ -165,7 +166,7 @@ class MovingDotVectorEnv(PreferenceVecEnv):
     def _push(
         self, before: NDArray[np.int64], now: NDArray[np.int64], resetting: NDArray[np.bool_]
     ) -> NDArray[np.uint8]:
-        """Add pictures of two successive positions (N, 2) to the stacks; a new episode's starts empty."""
+        """Adds pictures of two successive positions (N, 2) to the stacks; a new episode's stack starts empty."""
         flat = self._obs.reshape(-1)
         flat[self._picture_offsets + self._where] = 0
         self._where[:, :-1] = self._where[:, 1:]

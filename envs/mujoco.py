@@ -22,31 +22,35 @@ from numpy.typing import NDArray
 from drlhp.errors import reason_of
 
 from .bodies import TASKS, Moment
-from .table import EnvError, EnvInfo, find_spec, make
+from .registry import EnvError, find_spec, make
+from .table import EnvInfo
 from .vector import PreferenceVecEnv
 
 PICTURE_SIZE = 240  # side of what people see, pixels
 
 
 class BodiesVecEnv(PreferenceVecEnv):
-    """N bodies, each until its episode ends or its time is over; what they are is up to the subclasses.
+    """N bodies, each until its episode ends or its time is over; the subclasses say which bodies.
 
-    Raises EnvError if any of them is to be watched and nothing can be drawn here.
+    Raises EnvError if people should watch some of them and nothing can be drawn here.
     """
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int, horizon: int | None) -> None:
         super().__init__(info, n_envs, seed, n_watched)
         if n_watched:
-            draw(info, np.zeros((1, info.state_size)))  # here, where the error can be explained
+            draw(info, np.zeros((1, info.state_size)))  # now, because this process can explain a failure
         self._horizon = 2**53 if horizon is None else horizon
         self._ages = np.zeros(n_envs, np.int64)  # steps of the running episodes
         self._done = np.zeros(n_envs, np.bool_)
-        self._given_up = np.zeros(n_envs, np.bool_)  # they end with the next step
+        self._given_up = np.zeros(n_envs, np.bool_)  # episodes that end with the next step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start an episode everywhere; `elapsed` in the options, (N,), is the share of each that is over already."""
+        """Starts an episode in every environment.
+
+        `elapsed` in the options, (N,), is the share of each episode that counts as over already.
+        """
         seed = self._seed_for_reset(seed)
         seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
         observations = self._start(list(range(self.num_envs)), seeds)
@@ -57,7 +61,7 @@ class BodiesVecEnv(PreferenceVecEnv):
     def step(
         self, actions: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take one agent step everywhere, or start an episode where one has ended."""
+        """Takes one agent step in every environment, or starts an episode if its last one has ended."""
         ended = self._done
         observations, rewards, terminated = self._act(actions, ended)
         self._ages += 1
@@ -74,17 +78,21 @@ class BodiesVecEnv(PreferenceVecEnv):
         self._given_up = which & ~self._done
 
     def watch(self) -> NDArray[np.uint8]:
-        """Pictures of the first bodies, drawn now, (n_watched, H, W, 3)."""
+        """Draws and returns pictures of the first bodies, (n_watched, H, W, 3)."""
         return draw(self.info, self.states[: self.n_watched])
 
     def _start(self, which: list[int], seeds: list[int | None]) -> NDArray[np.float32]:
-        """Starts episodes of some bodies, with a new random stream where there is a seed; their observations."""
+        """Starts episodes of some bodies, with a new random stream if there is a seed; returns observations."""
         raise NotImplementedError
 
     def _act(
         self, actions: NDArray[np.float32], resting: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
-        """Moves all bodies but the resting ones; observations, rewards and which episodes ended, of all (N, ...)."""
+        """Moves all bodies except the resting ones.
+
+        Returns:
+            observations, rewards and whether the episode ended, of all bodies (N, ...).
+        """
         raise NotImplementedError
 
 
@@ -99,7 +107,7 @@ class TaskVecEnv(BodiesVecEnv):
         body = make_body(self._task.gymnasium_id)
         self._model, self._frame_skip, self._seconds = body.model, body.frame_skip, body.dt
         self._data = [mujoco.MjData(self._model) for _ in range(n_envs)]
-        # Views of each simulation's own memory, so that a step asks MuJoCo for nothing.
+        # Views of each simulation's own memory, so that reading the state after a step is free.
         self._controls = [data.ctrl for data in self._data]
         self._parts = [[data.qpos, data.qvel, *self._task.senses(data)] for data in self._data]
         self._values = np.zeros((n_envs, sum(map(len, self._parts[0]))))
@@ -171,7 +179,7 @@ class GymnasiumBodiesVecEnv(BodiesVecEnv):
 
 
 def make_body(gymnasium_id: str, **options: Any) -> Any:
-    """A Gymnasium MuJoCo environment without wrappers.
+    """Makes a Gymnasium MuJoCo environment without wrappers.
 
     Raises EnvError if MuJoCo is missing, or the environment cannot be made.
     """
@@ -181,9 +189,9 @@ def make_body(gymnasium_id: str, **options: Any) -> Any:
 
 @cache
 def choose_renderer() -> None:
-    """Lets MuJoCo draw with EGL or OSMesa, unless MUJOCO_GL says how; before its import.
+    """Lets MuJoCo draw with EGL or OSMesa unless MUJOCO_GL names a renderer; call this before MuJoCo is imported.
 
-    Also where a display is named, for it may be gone, and a picture that nobody sees needs none.
+    A display that the environment names is not used: it may be gone, and drawing off the screen needs none.
     """
     if os.environ.get("MUJOCO_GL") or not sys.platform.startswith("linux"):
         return
@@ -197,9 +205,9 @@ def choose_renderer() -> None:
 
 
 def draw(info: EnvInfo, states: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pictures of a body in these states (T, state_size), (T, H, W, 3).
+    """Returns pictures (T, H, W, 3) of a body in these states (T, state_size).
 
-    Drawn in a thread of its own, since what a renderer needs belongs to one thread.
+    One thread of its own does all the drawing, because a renderer's context belongs to one thread.
     Raises EnvError if states are of another body, or nothing can be drawn here.
     """
     if states.ndim != 2 or states.shape[1] != info.state_size:
@@ -217,16 +225,16 @@ def _artist() -> ThreadPoolExecutor:
 
 @cache
 def _canvas(gymnasium_id: str) -> Any:
-    """A body to be drawn, without the effects that take three quarters of the time where no card helps."""
+    """Makes a body for drawing, without the effects that take three quarters of the time on a CPU."""
     from mujoco import mjtRndFlag
 
     size = {"width": PICTURE_SIZE, "height": PICTURE_SIZE}
-    # Each model that moves about has a camera of this name, which follows it; Gymnasium's default stays where it is.
+    # Each model that moves about has a camera of this name that follows it; Gymnasium's default camera stands still.
     body = make_body(gymnasium_id, render_mode="rgb_array", camera_name="track", **size)
     body.model.vis.quality.offsamples = 0
     body.reset()
-    body.render()  # makes the renderer
-    atexit.register(body.close)  # before MuJoCo's own, which ends what this needs
+    body.render()  # creates the renderer
+    atexit.register(body.close)  # runs before MuJoCo's own hook, which destroys the context that this needs
     flags = body.mujoco_renderer.viewer.scn.flags
     for flag in (mjtRndFlag.mjRND_SHADOW, mjtRndFlag.mjRND_REFLECTION, mjtRndFlag.mjRND_HAZE, mjtRndFlag.mjRND_SKYBOX):
         flags[flag] = 0
@@ -234,13 +242,16 @@ def _canvas(gymnasium_id: str) -> Any:
 
 
 def _lay_floor_under(body: Any) -> None:
-    """Moves a floor along, by whole patterns: it ends after 20 or 40 metres, and without it nobody sees the speed."""
+    """Moves the floor along with the body by whole patterns.
+
+    The floor ends after 20 or 40 metres, and without one nobody sees the speed.
+    """
     from mujoco import mjtGeom
 
     model, data = body.model, body.data
     for plane in np.flatnonzero(model.geom_type == mjtGeom.mjGEOM_PLANE):
         material, size = model.geom_matid[plane], model.geom_size[plane, :2]
-        if material >= 0 and size.all():  # of size 0 it does not end
+        if material >= 0 and size.all():  # a floor of size 0 is infinite
             pattern = 2 * size / model.mat_texrepeat[material]
             home = model.geom_pos[plane, :2]
             data.geom_xpos[plane, :2] = home + ((data.xpos[1, :2] - home) / pattern).round() * pattern
@@ -249,7 +260,7 @@ def _lay_floor_under(body: Any) -> None:
 def _draw(env_id: str, states: NDArray[Any]) -> NDArray[np.uint8]:
     frames = []
     try:
-        with warnings.catch_warnings():  # GLFW's, about what the error below says
+        with warnings.catch_warnings():  # GLFW's warnings repeat the error below
             warnings.simplefilter("ignore")
             body = _canvas(TASKS[env_id].gymnasium_id if env_id in TASKS else env_id)
         for state in states:

@@ -12,7 +12,7 @@ from .table import EnvInfo
 
 
 def cell_sums(values: NDArray[Any], cells: int) -> NDArray[np.int64]:
-    """Sum axis 0 of integer values into equal cells; a pixel that cells share counts in each in proportion.
+    """Sums axis 0 of integer values into equal cells; a pixel that cells share counts in each in proportion.
 
     Shapes: (n, ...) -> (cells, ...). A pixel weighs cells / gcd(n, cells) units, a cell n / gcd(n, cells).
     """
@@ -29,13 +29,13 @@ def cell_sums(values: NDArray[Any], cells: int) -> NDArray[np.int64]:
 
 
 def cell_mean(sums: NDArray[np.int64], rows: int, columns: int, height: int, width: int) -> NDArray[np.uint8]:
-    """Round sums over cells of a rows x columns picture to the mean of each cell of a height x width one."""
+    """Rounds sums over cells of a rows x columns picture to the mean of each cell of a height x width one."""
     total = (rows // math.gcd(rows, height)) * (columns // math.gcd(columns, width))
     return ((sums + total // 2) // total).astype(np.uint8)
 
 
 def area_resize(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize by area: each new pixel is the mean of the old ones under it, (H, W) -> (height, width).
+    """Resizes by area: each new pixel is the mean of the old ones under it, (H, W) -> (height, width).
 
     Integer arithmetic throughout, so that every way to compute a picture agrees bit for bit.
     """
@@ -45,7 +45,7 @@ def area_resize(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[
 
 
 def gray(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Luminance (ITU-R 601) of a colour frame, (H, W, 3) -> (H, W); a gray frame is returned as it is."""
+    """Returns the luminance (ITU-R 601) of a colour frame, (H, W, 3) -> (H, W); a gray frame stays as it is."""
     if frame.ndim == 2:
         return frame
     return ((frame.astype(np.int64) @ np.array([299, 587, 114]) + 500) // 1000).astype(np.uint8)
@@ -66,13 +66,13 @@ class PixelPreprocessing(gymnasium.Wrapper):
         self.observation_space = Box(0, 255, info.observation_shape, np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
+        """Starts an episode."""
         frame, info = self.env.reset(seed=seed, options=options)
         self._stack = np.zeros_like(self._stack)
         return self._push(frame), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one agent step."""
+        """Takes one agent step."""
         total = 0.0
         frames: list[NDArray[np.uint8]] = []
         for _ in range(self._frame_skip):

@@ -1,4 +1,4 @@
-"""The vector environment that every kind of environment is turned into."""
+"""The vector environment that every kind of environment becomes."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from .table import EnvError, EnvInfo
+from .registry import EnvError
+from .table import EnvInfo
 
 
 class PreferenceVecEnv(VectorEnv):
@@ -16,7 +17,7 @@ class PreferenceVecEnv(VectorEnv):
 
     Shapes: observations (N, *info.observation_shape); rewards float32 (N,); terminated, truncated bool (N,);
     actions int64 (N,), or float32 (N, A) when continuous. Pixels are stacked with the newest frame last.
-    Observations may be overwritten by the next step(): copy what is to be kept.
+    The next step() may overwrite observations, so callers copy those that they keep.
     The step after a done one ignores its action and returns reward 0 and the new episode's first observation.
     The first reset() gives environment i the seed `seed + i`; later ones go on from there.
     """
@@ -45,30 +46,30 @@ class PreferenceVecEnv(VectorEnv):
         self._sent: NDArray[Any] | None = None  # actions
 
     def send(self, actions: NDArray[Any]) -> None:
-        """Begin a step, whose results `recv` returns; emulators take it meanwhile, the others only then."""
+        """Begins a step; `recv` returns its results. Emulators step at once, all others in `recv`."""
         self._sent = actions
 
     def recv(
         self,
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """End the step that was begun by `send`; returns what step() does."""
+        """Ends the step that `send` began; returns the same as step()."""
         return self.step(self._sent)
 
     def watch(self) -> NDArray[np.uint8]:
-        """Colour frames of the current observation of environments 0..n_watched-1, (n_watched, H, W, 3)."""
+        """Returns colour frames of the current observation of the watched environments, (n_watched, H, W, 3)."""
         raise NotImplementedError
 
     def end_episodes(self, which: NDArray[np.bool_]) -> None:
-        """Ends these of the running episodes (N,) with the next step, as a time limit does; bodies can."""
+        """Ends some of the running episodes (N,) with the next step, as a time limit would; only for bodies."""
         raise NotImplementedError
 
     @property
     def states(self) -> NDArray[np.float32]:
-        """What `draw_states` makes pictures of, (N, info.state_size): positions and velocities of MuJoCo's bodies."""
+        """Returns positions and velocities of MuJoCo's bodies, (N, info.state_size), for `draw_states`."""
         return np.zeros((self.num_envs, 0), np.float32)
 
     def _seed_for_reset(self, seed: int | None) -> int | None:
-        """The seed that a reset uses: the caller's, or the constructor's the first time."""
+        """Returns the seed of a reset: the caller's, or the first time the constructor's."""
         chosen = self._first_seed if seed is None else seed
         self._first_seed = None
         return chosen

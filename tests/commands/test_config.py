@@ -16,7 +16,7 @@ from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
 from envs import EnvError, env_info
-from envs.table import VECTOR_DEFAULTS as TUNED_VECTOR
+from envs.tuned import VECTOR_DEFAULTS as TUNED_VECTOR
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, table, task_of
+from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, task_of
 from envs.bodies import TASKS
 from envs.moving_dot import CENTRE, MovingDotEnv
 from envs.preprocessing import PixelPreprocessing, area_resize
-from envs.table import MOVING_DOT, MOVING_DOT_ID
+from envs.registry import MOVING_DOT_ID
+from envs.table import MOVING_DOT
+from envs.tasks import SENTENCES
 
 PAPER_GAMES = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 
@@ -500,7 +502,7 @@ def test_labellers_are_told_in_a_sentence_what_is_good() -> None:
     assert task_of("MountainCar-v0") == task_of("NoSuchThing-v0") == ""
     names = {spec.kwargs.get("game", spec.name) for spec in gymnasium.registry.values()} | {"MovingDot"}
     names |= {env_id.removesuffix("-v1") for env_id in TASKS}
-    assert set(table._TASKS) <= names, "of environments that there are"
+    assert set(SENTENCES) <= names, "of environments that there are"
 
 
 def test_unusable_environments_are_refused_in_one_sentence() -> None:
@@ -530,7 +532,7 @@ def test_a_module_that_cannot_be_imported_is_told_in_one_sentence(
 ) -> None:
     (tmp_path / "my_faulty_envs.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(EnvError, match=rf"^my_faulty_envs:Foo-v0 .* my_faulty_envs .*{reason}.*; mend it\.$"):
+    with pytest.raises(EnvError, match=rf"^my_faulty_envs:Foo-v0 .* my_faulty_envs .*{reason}.*; fix it\.$"):
         env_info("my_faulty_envs:Foo-v0")
 
 
