@@ -10,7 +10,6 @@ the policy learns from the rewards that it predicts.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import os
 import shlex
@@ -23,11 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands.show_prefs import show_prefs_command
-from drlhp.labelling.notices import Notices
-from pref_interface import SegmentKeeper
+from commands import leave_without_packages, names_mode, run_command
+from drlhp.cli import FAILURE, INTERRUPTED, command_line
+from drlhp.runtime.start import warm_up
 
 if __name__ == "__main__":
+    leave_without_packages()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
 
 # For the child processes. Threads that wait should sleep, not spin, since the parts of the ring share the processor;
@@ -38,30 +38,31 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
-from drlhp.runtime.start import warm_up
-
-if __name__ == "__main__" and sys.argv[1:] and sys.argv[1].startswith(("train", "gather", "pretrain", "--resume")):
-    warm_up()  # before the imports, the slowest part of a start
+if __name__ == "__main__":
+    # The rest of this file is the ring of the four modes. Its imports take seconds, so the other commands, of which
+    # each imports what it needs, end here; and a mode starts its server of processes, which imports meanwhile.
+    if not names_mode(sys.argv[1:]):
+        sys.exit(command_line("run.py", sys.argv[1:], run_command))
+    warm_up()
 
 import gymnasium
 import torch
-import tyro
 
 from a2c.crew import crew_size, fills_cores
 from a2c.follower import start_crew
 from a2c.worker import PolicyWorker, run_worker
-from commands import exchange, experiments, label, watch
+from commands import label
 from commands import progress as progress_module
-from commands.config import MODES, RunConfig, gathers
+from commands.config import RunConfig, gathers
+from commands.environments import lend_environments
 from commands.flags import parse
 from commands.preflight import check_inputs
 from commands.progress import Progress
 from commands.run_folder import RunFolder
-from commands.streams import hang_up, prepare_streams
-from drlhp.data.views import draw_with
 from drlhp.errors import USER_ERRORS, ChildError, UserError, reason_of, told
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
+from drlhp.labelling.notices import Notices
 from drlhp.runtime.channels import Channels, Failure, drain
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.processes import Children
@@ -70,16 +71,15 @@ from drlhp.screens.gatherer import gatherer_for
 from drlhp.screens.window import EncodedFrames
 from drlhp.training.rounds import InitialRounds
 from drlhp.training.trainer import Trainer, TrainerSpec, run_trainer
-from envs import draw_states, env_info
+from envs import env_info
 from pref_db import PrefDB, store_path
-from pref_interface import PrefInterface, teacher_of
+from pref_interface import PrefInterface, SegmentKeeper, teacher_of
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
 
 log = logging.getLogger("run")
 
 ENOUGH_CORES = 6  # from here on the policy and the trainer have cores of their own
 N_WATCHED = 2  # environments whose colour frames are kept for people
-USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
 
 
 def take_turns(config: RunConfig) -> bool:
@@ -462,78 +462,15 @@ def label_on(run: Run) -> None:
         return
 
 
-COMMANDS = (*MODES, "label", "watch", "show_prefs", "report", "reproduce", "export", "import", "--resume")
-USAGE = """usage: python run.py COMMAND ...
-
-  train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
-  train_policy_with_original_rewards ENV  learn the policy from the environment's own reward
-  gather_initial_prefs ENV                gather labels on a random policy, and stop
-  pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
-  label RUN                               answer about the segments that a run stored, without training
-  watch RUN                               play a trained agent, with the predicted reward drawn as it plays
-  show_prefs RUN                          step through stored comparisons and their answers
-  report RUN...                           write a page that says whether the agent learned, and why
-  reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
-  export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
-  import DIR --output FOLDER              make a new store of them, or of the original project's pickles
-  --resume RUN                            carry on with a run that was stopped
-
-  ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1,
-       Hopper, Walker, HalfCheetah, Swimmer, Ant, Reacher, ...
-  python run.py COMMAND ENV --help        every flag, with the defaults for that environment
-"""
+def train_command(arguments: list[str]) -> int:
+    """Carries out one of the four modes; returns the exit status."""
+    lend_environments()
+    return train(parse(arguments))
 
 
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns the exit status: 2 for bad input, 1 for a failure while running."""
-    prepare_streams()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGHUP, hang_up)
-    draw_with(draw_states)
-    debug = "--debug" in arguments
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0 if arguments else USER_ERROR
-    try:
-        if any("\udc80" <= letter <= "\udcff" for letter in "".join(arguments)):  # bytes that Python could not decode
-            raise UserError("an argument is not in UTF-8, and could not be stored; write it, or what it names, so.")
-        command = arguments[0]
-        if command not in COMMANDS:
-            close = difflib.get_close_matches(command, COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(COMMANDS)}."
-            raise UserError(f"there is no command '{command}'; {hint}")
-        if command == "watch":
-            watch.watch_command(arguments[1:])
-        elif command == "show_prefs":
-            show_prefs_command(arguments[1:])
-        elif command == "label":
-            label.label_command(arguments[1:])
-        elif command == "export":
-            exchange.export_command(arguments[1:])
-        elif command == "import":
-            exchange.import_command(arguments[1:])
-        elif command == "reproduce":
-            tyro.cli(experiments.reproduce, prog="run.py reproduce", args=arguments[1:], use_underscores=True)
-        elif command == "report":
-            from commands import report  # slow to import, for its figures: only where it is used
-
-            report.report_command(arguments[1:])
-        else:
-            return train(parse(arguments))
-        return 0
-    except BrokenPipeError:  # who read what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED
-    except (ChildError, *USER_ERRORS) as error:
-        if debug:
-            traceback.print_exc()
-        print(f"run.py: {told(error)}", file=sys.stderr)
-        return FAILURE if isinstance(error, ChildError) else USER_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return command_line("run.py", arguments, train_command if names_mode(arguments) else run_command)
 
 
 if __name__ == "__main__":

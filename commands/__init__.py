@@ -1,0 +1,87 @@
+"""The commands of `run.py`: which there are, and where each lives.
+
+Imports the standard library alone until a command is named, so that the help is printed at once, and so that
+`run.py` can say what is missing where nothing is installed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+from drlhp.cli import USER_ERROR
+from drlhp.errors import UserError
+
+Mode = Literal[
+    "train_policy_with_preferences",
+    "train_policy_with_original_rewards",
+    "gather_initial_prefs",
+    "pretrain_reward_predictor",
+]
+MODES: tuple[str, ...] = get_args(Mode)
+# Where each other command lives; its module is imported when the command is used.
+PLACES = {
+    "label": "commands.label:label_command",
+    "watch": "commands.watch:watch_command",
+    "show_prefs": "commands.show_prefs:show_prefs_command",
+    "report": "commands.report:report_command",
+    "reproduce": "commands.experiments:reproduce_command",
+    "export": "commands.exchange:export_command",
+    "import": "commands.exchange:import_command",
+}
+COMMANDS = (*MODES, *PLACES, "--resume")
+USAGE = """usage: python run.py COMMAND ...
+
+  train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
+  train_policy_with_original_rewards ENV  learn the policy from the environment's own reward
+  gather_initial_prefs ENV                gather labels on a random policy, and stop
+  pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
+  label RUN                               answer about the segments that a run stored, without training
+  watch RUN                               play a trained agent, with the predicted reward drawn as it plays
+  show_prefs RUN                          step through stored comparisons and their answers
+  report RUN...                           write a page that says whether the agent learned, and why
+  reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
+  export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
+  import DIR --output FOLDER              make a new store of them, or of the original project's pickles
+  --resume RUN                            carry on with a run that was stopped
+
+  ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1,
+       Hopper, Walker, HalfCheetah, Swimmer, Ant, Reacher, ...
+  python run.py COMMAND ENV --help        every flag, with the defaults for that environment
+"""
+NEEDED = ("numpy", "gymnasium", "torch", "tyro")  # of the Pipfile's packages, those that every command imports
+
+
+def leave_without_packages() -> None:
+    """Ends the program, and says how to set it up, unless its packages are installed."""
+    if not all(map(find_spec, NEEDED)):
+        setup = "run `make setup` once, and then `.venv/bin/python run.py ...`"
+        print(f"run.py: the packages of the Pipfile are not installed for {sys.executable}; {setup}.", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+def names_mode(arguments: list[str]) -> bool:
+    """Returns whether a command line names one of the four modes, or resumes a run of one."""
+    return bool(arguments) and arguments[0] in (*MODES, "--resume")
+
+
+def run_command(arguments: list[str]) -> int:
+    """Carries out a command other than the four modes; returns the exit status. Raises UserError for an unknown one."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else USER_ERROR
+    name, *others = arguments
+    if name not in PLACES:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(COMMANDS)}."
+        raise UserError(f"there is no command '{name}'; {hint}")
+    if name != "reproduce":  # which draws nothing, and lists its experiments at once
+        from commands.environments import lend_environments
+
+        lend_environments()
+    module, _, function = PLACES[name].partition(":")
+    getattr(import_module(module), function)(others)
+    return 0

@@ -6,12 +6,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
 from a2c.config import PolicyConfig
+from commands import Mode
 from drlhp.bounds import SEED
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
@@ -19,13 +20,6 @@ from envs import env_info
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
-Mode = Literal[
-    "train_policy_with_preferences",
-    "train_policy_with_original_rewards",
-    "gather_initial_prefs",
-    "pretrain_reward_predictor",
-]
-MODES: tuple[str, ...] = get_args(Mode)
 # Settings that say where a run is kept or how it is shown, and not what it does.
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 

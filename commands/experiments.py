@@ -17,11 +17,8 @@ from pathlib import Path
 
 import tyro
 
-from commands.config import RunConfig, settings
-from commands.flags import parse
 from commands.run_folder import read_config
 from drlhp.errors import ChildError, UserError
-from drlhp.runtime import checkpoint
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.run_files import EVALUATIONS
 
@@ -180,6 +177,11 @@ EXPERIMENTS = {
 }
 
 
+def reproduce_command(arguments: list[str]) -> None:
+    """Carries out `run.py reproduce`. Raises UserError and ChildError."""
+    tyro.cli(reproduce, prog="run.py reproduce", args=arguments, use_underscores=True)
+
+
 def reproduce(
     name: tyro.conf.Positional[str | None] = None,
     seeds: int = 3,
@@ -226,7 +228,7 @@ def reproduce(
     at_once = max(1, min(at_once, n_left))  # the cores are divided between them
     page = Path(log_dir) / f"{name}-report"
     if page.exists():  # then said now, not after hours
-        from commands.report.command import check_output  # slow to import
+        from commands.report.command import check_output
 
         try:
             check_output(page)
@@ -246,9 +248,10 @@ def reproduce(
             for process in processes:
                 process.send_signal(signal.SIGINT)  # which writes checkpoints
             raise
-    # Both are slow to import.
     from commands import report, watch
+    from commands.environments import lend_environments
 
+    lend_environments()
     if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
         report.report_command([*begun, "--output", str(page)])
     if failed:
@@ -286,6 +289,10 @@ def _check_same(name: str, seed: int, run: Path) -> None:
     """Raises UserError if the folder is there and holds a run that was started with other settings."""
     if not run.exists():
         return
+    # Slow to import, as are the others that are imported inside a function here: the list comes at once.
+    from commands.config import RunConfig, settings
+    from commands.flags import parse
+
     try:
         there = settings(RunConfig.from_dict(read_config(run)).as_dict())
     except UserError as error:
@@ -302,6 +309,8 @@ def is_done(run: Path) -> bool:
     """Whether a run's policy was trained to its end, and evaluated there."""
     if not run.exists():
         return False
+    from drlhp.runtime import checkpoint
+
     policy = read_config(run)["policy"]
     steps = [int(path.stem.removeprefix("step-")) for path in checkpoint.list_checkpoints(run / "policy")]
     if policy["eval_interval_million_timesteps"]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from a2c.config import PPO_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
-from commands.config import MODES, RunConfig
+from commands import MODES
+from commands.config import RunConfig
 from commands.flags import parse
 from commands.run_folder import RunFolder, read_config
 from drlhp.errors import UserError

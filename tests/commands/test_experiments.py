@@ -16,11 +16,11 @@ from commands import experiments
 from commands.experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
 from commands.flags import parse
 from commands.report import figures
+from drlhp.cli import CLOSED, FAILURE
 from drlhp.data.views import draw_with
 from drlhp.errors import UserError
 from drlhp.runtime.machine import n_cores
 from envs import draw_states
-from run import CLOSED, FAILURE
 from tests.support import ROOT
 from tests.support.commands import refused
 

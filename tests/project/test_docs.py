@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commands import COMMANDS
 from commands.config import RunConfig, settings
 from commands.exchange import ExportConfig, ImportConfig
 from commands.flags import parse
@@ -18,7 +19,6 @@ from commands.report import ReportConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from drlhp.screens.terminal import KEYS
-from run import COMMANDS
 from tests.support import ROOT
 
 README = (ROOT / "README.md").read_text()

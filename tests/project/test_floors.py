@@ -27,8 +27,9 @@ FLOORS = {
     "drlhp/label_server": 6,
     "pref_interface.py": 6,
     "drlhp/wrapper": 7,
-    "commands": 7,
-    "run.py": 8,
+    "drlhp/cli": 7,
+    "commands": 8,
+    "run.py": 9,
 }
 USED_FROM_A_CLONE = ("commands", "a2c", "envs", "run.py")  # what is installed imports none of these
 
