@@ -4,9 +4,20 @@
 
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=25)
 
-Segments of what the agent does are shown to a person, or judged by the environment's own reward. A reward predictor
-learns from the answers (Christiano et al. 2017, arXiv 1706.03741), and its reward replaces the environment's.
-`Settings` lists every argument.
+People, or a synthetic teacher, compare segments of what the agent does. A reward predictor learns from the answers
+(Christiano et al. 2017, arXiv 1706.03741), and its reward replaces the environment's.
+
+    HumanPreferencesEnvWrapper  wraps a Gymnasium environment
+    HumanPreferencesVectorEnv   wraps a Gymnasium vector environment
+    HumanPreferencesSB3VecEnv   wraps a vector environment of Stable-Baselines3; only if that is installed
+    Settings                    lists the arguments that the three wrappers take, with their defaults
+    PredictorConfig             lists the reward predictor's own settings, for the argument reward_predictor_network
+    PrefDB                      opens a store of segments and answers, the file prefs.db of a run
+    UserError                   an error that the user can fix; its message says how; the base of the next three
+    SpaceError                  observations or actions cannot be used
+    CheckpointError             a checkpoint cannot be read, or does not fit
+    PrefDBError                 a store cannot be read, written, or used with this environment
+    ChildError                  a background process has died; the message says which and why
 """
 
 from __future__ import annotations
@@ -26,8 +37,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives. It is imported when it is first used, so that `import drlhp` loads no PyTorch, and a
-# lower floor (`drlhp.data`, say) can be imported without the upper ones.
+# The module of each public name. It is imported when the name is first used, so that `import drlhp` loads no PyTorch,
+# and a lower floor (such as `drlhp.data`) can be imported without the upper ones.
 _PLACES = {
     "CheckpointError": "drlhp.runtime.checkpoint",
     "ChildError": "drlhp.errors",
@@ -65,4 +76,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """Lists the public names, and those that Python itself gives to modules."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -33,6 +33,7 @@ class HumanPreferencesEnvWrapper(
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *args: Any, **kwargs: Any) -> None:
+        """Wraps an environment, and starts the processes that the settings want."""
         self._check_kind(env, gymnasium.Env)
         settings = Settings(*args, **kwargs)
         gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, **vars(settings))
@@ -98,6 +99,7 @@ class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
+        """Wraps a vector environment, and starts the processes that the settings want."""
         self._check_kind(env, VectorEnv)
         VectorWrapper.__init__(self, env)
         spec, name = _spec_and_name(env)

@@ -27,6 +27,7 @@ class HumanPreferencesSB3VecEnv(PreferenceWrapper, VecEnvWrapper):
     """
 
     def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
+        """Wraps a vector environment, and starts the processes that the settings want."""
         self._check_kind(venv, VecEnv)
         VecEnvWrapper.__init__(self, venv)
         self._closed = False
