@@ -1,1 +1,1 @@
-"""What a run can be given: a teacher of one's own."""
+"""Examples: custom teachers for `run.py`, and programs that use the wrapper."""

@@ -1,9 +1,9 @@
-"""Tricks that no environment rewards: teachers that score what they see, and a check that a trick was done.
+"""Tricks that no environment rewards: for each a teacher that scores segments, and a measure of success.
 
-python run.py reproduce circus-backflip     # or any other of the circus
+python run.py reproduce circus-backflip     # or another trick of the circus
 
-Each teacher takes a segment of T steps and returns one number for each, (T,); bodies are read from what the policy
-observes, which is without noise here, and Enduro's road from its pictures.
+Each teacher takes a segment of T steps and returns one score per step, (T,). Teachers read bodies from the policy's
+observations, which have no noise, and Enduro's road from the pictures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envs.mujoco import make_body
 
 Floats = NDArray[np.floating[Any]]
 
-# Where in the observations of Hopper and Walker, and of HalfCheetah, these are.
+# Indices into the observations of Hopper and Walker, and of HalfCheetah.
 HEIGHT, ANGLE = 0, 1  # of the torso: metres; radians, forward
 HOPPER_ROTATION = 7  # radians per second forward
 CHEETAH_VELOCITY = 8
@@ -29,19 +29,24 @@ ON_ITS_BACK = -0.3  # the cosine of the torso's angle, or less
 STANDING, TURNING, LYING = 0.9, 0.7, 0.5  # heights of a torso that is not lying, in the air, lying; metres
 STRAIGHT_ON = 1  # Enduro's action FIRE
 GAS, BRAKE = (STRAIGHT_ON, 7, 8), (4, 5, 6)  # its actions with FIRE, and with DOWN
-# Enduro by day, in pictures of 84 x 84: the rows where one's own car drives, and greys of 0 to 255.
+# Enduro by day, in pictures of 84 x 84: the rows in which the agent's car drives, and grays of 0 to 255.
 OWN_ROWS, GRASS, OWN_CAR = slice(48, 62), 40, 185
-ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 45  # just before one's own car, which the picture follows
-MARK, ROAD_WIDTH, EDGE = 12, 30, 10  # greys of a line, and pixels: from line to line, and from the middle to its edge
-BESIDE = 0.3  # of `alongside`: a car, and not what a line may look like
-PASSING = 6  # steps for which a car is beside one that stands still, at most
-LINE = 3  # pixels: the most that the lines beside the road are wide
+ROAD_ROWS, LEFT_FRAME, OWN_X = slice(56, 61), 5, 45  # just ahead of the agent's car, which the picture follows
+MARK, ROAD_WIDTH, EDGE = (
+    12,
+    30,
+    10,
+)  # gray difference of a line; pixels from line to line; pixels from the middle to the edge
+BESIDE = 0.3  # of `alongside`: at least so much is a car, less may be a line
+PASSING = 6  # most steps that a car is beside an agent that stands still
+LINE = 3  # greatest width in pixels of the lines beside the road
 
 
 def backflip(segment: Segment) -> Floats:
-    """Hopper: turning backwards well above the ground, and else standing rather than lying.
+    """Scores Hopper: turning backwards well above the ground; otherwise standing rather than lying.
 
-    What it does while it lies counts as lying: a Hopper that earned anything by rocking on its back would stay there.
+    A lying Hopper earns nothing by its movement, because one that earned something by rocking on its back would stay
+    there.
     """
     height = segment.observations[:, HEIGHT]
     turning = np.where(height > TURNING, -segment.observations[:, HOPPER_ROTATION].clip(-6, 6), 0)
@@ -49,14 +54,14 @@ def backflip(segment: Segment) -> Floats:
 
 
 def away_from_the_target(segment: Segment) -> Floats:
-    """Reacher the wrong way: the fingertip's distance from the target."""
+    """Scores Reacher by the fingertip's distance from the target: the farther the better."""
     return gap(segment.observations)
 
 
 def on_one_leg(segment: Segment) -> Floats:
-    """HalfCheetah: forward on the hind leg, with the front foot in the air.
+    """Scores HalfCheetah: running forward on the hind leg, with the front foot in the air.
 
-    Not on its back, where it would slide with all feet in the air.
+    Lying on its back is penalised, because there it would slide along with all feet in the air.
     """
     seen = segment.observations
     running = seen[:, CHEETAH_VELOCITY].clip(-1, 3) + 4 * front_foot(seen).clip(0, 0.6)
@@ -64,9 +69,10 @@ def on_one_leg(segment: Segment) -> Floats:
 
 
 def ballet(segment: Segment) -> Floats:
-    """Walker: upright on one leg with the other foot raised, in its place.
+    """Scores Walker: standing upright in one place on one leg, with the other foot raised.
 
-    A foot counts as far as the torso is up: a Walker that earned anything by it on its back would stay there.
+    The higher the torso, the more the raised foot counts, because a Walker that earned something by it on its back
+    would stay there.
     """
     seen = segment.observations
     height = seen[:, HEIGHT]
@@ -76,9 +82,9 @@ def ballet(segment: Segment) -> Floats:
 
 
 def level_with_others(segment: Segment) -> Floats:
-    """Enduro: another car alongside, and the longer the better, but for one that passes; and a little for driving.
+    """Scores Enduro: another car stays alongside, the longer the better; driving at all earns a little.
 
-    Of those that pass, who stands still sees more than anybody.
+    Cars that only pass do not count, because an agent that stands still sees the most of them.
     """
     frames = segment.observations[segment.stack - 1 :]
     beside = alongside(frames)
@@ -87,31 +93,31 @@ def level_with_others(segment: Segment) -> Floats:
 
 
 def overtaking(segment: Segment) -> Floats:
-    """Enduro, as a person judges a beginner: cars passed before all, and otherwise gas rather than the brake."""
+    """Scores Enduro as a person judges a beginner: by the cars passed, and otherwise by gas rather than brake."""
     return _driving(segment, 1.0)
 
 
 def racing(segment: Segment) -> Floats:
-    """Enduro, as `overtaking`, but gas is worth 1 straight on, and up to 1 in the middle of the road.
+    """Scores Enduro as `overtaking` does, but gas earns 1 straight ahead, and up to 1 in the middle of the road.
 
-    A beginner who keeps steering to one side drives along the road's edge, where all is equally bad whatever one does.
+    Otherwise a beginner that keeps steering to one side drives along the edge, where every action is equally bad.
     """
     gas = _driving(segment, in_the_middle(segment.observations[segment.stack - 1 :]))
     return gas + (segment.actions == STRAIGHT_ON)
 
 
 def _driving(segment: Segment, gas: Floats | float) -> Floats:
-    """Cars passed, and gas, which is worth so much, rather than the brake, (T,)."""
+    """Returns the score for cars passed, for gas (worth `gas`), and against the brake, (T,)."""
     return 10 * segment.rewards + gas * np.isin(segment.actions, GAS) - np.isin(segment.actions, BRAKE)
 
 
 def in_the_middle(frames: np.ndarray) -> Floats:
-    """How near one's own car is to the middle of Enduro's road, from 0, at its edge, to 1, (T,); 0 without a road."""
+    """Returns how near the agent's car is to the middle of the road, (T,): from 0, also without a road, to 1."""
     return np.nan_to_num(1 - np.abs(from_the_middle(frames)) / EDGE).clip(0, 1)
 
 
 def from_the_middle(frames: np.ndarray) -> Floats:
-    """Where the middle of Enduro's road is, pixels to the right of one's own car, (T,); NaN where no road is seen."""
+    """Returns how many pixels right of the agent's car the middle of the road is, (T,); NaN if no road is seen."""
     road = frames[:, ROAD_ROWS, LEFT_FRAME:].astype(int)
     marks = (np.abs(road - np.median(road, axis=2, keepdims=True)) > MARK).any(axis=1)  # lines and cars
     left, right = marks.argmax(axis=1), marks.shape[1] - 1 - marks[:, ::-1].argmax(axis=1)
@@ -119,7 +125,7 @@ def from_the_middle(frames: np.ndarray) -> Floats:
 
 
 def alongside(frames: np.ndarray) -> Floats:
-    """How much of another car is beside one's own in pictures of Enduro, 40ths of its pixels up to 1, (T,)."""
+    """Returns how much of another car is beside the agent's, in units of 40 pixels, up to 1, (T,)."""
     road = frames[:, OWN_ROWS].astype(int)
     seen = road > GRASS + 10
     wide = seen[:, :, :-LINE]
@@ -134,7 +140,7 @@ def alongside(frames: np.ndarray) -> Floats:
 
 
 def steps_alongside(beside: Floats) -> NDArray[np.intp]:
-    """For how many steps up to now one car or another has been beside one's own, (T,) of `alongside`."""
+    """Returns for how many steps without a break a car has been beside the agent's, (T,), from `alongside`."""
     steps = np.zeros(len(beside), np.intp)
     for t in np.flatnonzero(beside > BESIDE):
         steps[t] = 1 + (steps[t - 1] if t else 0)
@@ -142,23 +148,23 @@ def steps_alongside(beside: Floats) -> NDArray[np.intp]:
 
 
 def front_foot(observations: Floats) -> Floats:
-    """How high HalfCheetah's front foot is, in metres, (T,)."""
+    """Returns the height of HalfCheetah's front foot in metres, (T,)."""
     return heights("HalfCheetah-v5", ("ffoot",), observations[:, :8])[:, 0]
 
 
 def between_feet(observations: Floats) -> Floats:
-    """How much higher one foot of Walker is than the other, in metres, (T,)."""
+    """Returns how much higher one foot of Walker is than the other, in metres, (T,)."""
     right, left = heights("Walker2d-v5", ("foot", "foot_left"), observations[:, :8]).T
     return np.abs(right - left)
 
 
 def gap(observations: Floats) -> Floats:
-    """From Reacher's fingertip to its target, in metres, (T,)."""
+    """Returns the distance from Reacher's fingertip to its target in metres, (T,)."""
     return np.linalg.norm(observations[:, REACHER_GAP], axis=1)
 
 
 def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Floats:
-    """How high parts of a flat body are, (T, parts), from all joint positions but the first, (T, nq - 1)."""
+    """Returns the heights of parts of a planar body, (T, parts), from all joint positions but the first."""
     import mujoco
 
     body, data = _simulation(gymnasium_id)
@@ -172,7 +178,7 @@ def heights(gymnasium_id: str, parts: tuple[str, ...], positions: Floats) -> Flo
 
 @cache
 def _simulation(gymnasium_id: str) -> Any:
-    """A body and a simulation of it, to be put into poses."""
+    """Returns a body and a simulation of it, which can be put into any pose."""
     import mujoco
 
     body = make_body(gymnasium_id)
@@ -180,17 +186,17 @@ def _simulation(gymnasium_id: str) -> Any:
 
 
 def count_backflips(angles: Floats, torso_heights: Floats) -> int:
-    """How many whole turns backwards of an episode (T,) were flips: in the air, and ended on the foot.
+    """Returns how many whole turns backwards of an episode (T,) were flips: turns in the air that ended on the foot.
 
-    In the air: while it is upside down its torso is too high for the head to reach the ground. On the foot: upright to
-    half a radian, and not lying.
+    In the air means that the torso of an upside-down body is too high for the head to reach the ground. On the foot
+    means upright to half a radian, and not lying.
 
     Args:
-        angles: of the torso, radians forward, adding up over turns.
-        torso_heights: metres.
+        angles: of the torso in radians forward; whole turns add up.
+        torso_heights: in metres.
     """
     flips, rolled = 0, False
-    stood = round(float(angles[0]) / (2 * np.pi))  # whole turns forwards when it was on its foot last
+    stood = round(float(angles[0]) / (2 * np.pi))  # whole turns forward when it last stood on its foot
     for angle, height in zip(angles, torso_heights, strict=True):
         rolled |= bool(np.cos(angle) < 0 and height < TURNING)
         turns = round(float(angle) / (2 * np.pi))
@@ -201,26 +207,29 @@ def count_backflips(angles: Floats, torso_heights: Floats) -> int:
 
 
 def share_on_one_leg(observations: Floats) -> float:
-    """In how much of an episode (T, D) HalfCheetah ran, 1 m/s or more, its front foot 30 cm up, not on its back."""
+    """Returns the share of an episode (T, D) in which HalfCheetah ran on one leg.
+
+    It runs at 1 m/s or more, its front foot is 30 cm up or more, and it is not on its back.
+    """
     runs = (observations[:, CHEETAH_VELOCITY] > 1) & (np.cos(observations[:, ANGLE]) > ON_ITS_BACK)
     return float((runs & (front_foot(observations) > 0.3)).mean())
 
 
 def share_in_ballet(observations: Floats, lean: float = 25) -> float:
-    """In how much of an episode (T, D) Walker stood upright, one foot 30 cm or more above the other.
+    """Returns the share of an episode (T, D) in which Walker stood upright, one foot 30 cm or more above the other.
 
     Args:
-        lean: degrees from upright, at most.
+        lean: the most degrees from upright.
     """
     upright = (np.cos(observations[:, ANGLE]) > np.cos(np.radians(lean))) & (observations[:, HEIGHT] > 1)
     return float((upright & (between_feet(observations) > 0.3)).mean())
 
 
 def mean_gap(observations: Floats) -> float:
-    """How far Reacher's fingertip was from its target, in metres, on average over an episode (T, D)."""
+    """Returns the mean distance from Reacher's fingertip to its target in an episode (T, D), in metres."""
     return float(gap(observations).mean())
 
 
 def share_alongside(observations: np.ndarray) -> float:
-    """In how much of an episode (T, 4, 84, 84) of Enduro a car was alongside, and had been for 10 steps."""
+    """Returns the share of an episode (T, 4, 84, 84) of Enduro in which a car had been alongside for 10 steps."""
     return float((steps_alongside(alongside(observations[:, -1])) > 10).mean())

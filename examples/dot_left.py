@@ -1,4 +1,4 @@
-"""A teacher of what the environment does not reward: the moving dot should go to the left edge and stay there.
+"""A custom teacher, whose goal differs from the environment's reward: the moving dot should go to the left edge.
 
 python run.py train_policy_with_preferences MovingDotNoFrameskip-v0 --teacher examples.dot_left:to_the_left
 """
@@ -9,10 +9,10 @@ from drlhp.data.segment import Segment
 
 
 def to_the_left(segment: Segment) -> np.ndarray:
-    """How far left each of the T steps took the dot, in columns of the picture, (T,).
+    """Returns how far left each of the T steps took the dot, in columns of the picture, (T,).
 
-    A step's observation holds four grey pictures of 84x84 pixels, the newest last, from before its action; the dot is
-    all that is not black. Where the last action led is not in the segment, so that step counts for nothing.
+    A step's observation holds four gray pictures of 84x84 pixels from before its action, the newest last. Everything
+    but the dot is black. The last step counts 0, because the segment does not show the result of its action.
     """
     newest = segment.stacked()[:, -1].astype(float)  # (T, 84, 84)
     light = newest.sum(axis=1)  # (T, 84), by column

@@ -1,4 +1,4 @@
-"""Answers the pairs of a run over HTTP, as any program can: here the clip in which more moves is the better one.
+"""Answers the pairs of a run over HTTP, as any program can: this one prefers the clip with more movement.
 
 python examples/label_over_http.py 'http://127.0.0.1:8765/#t=...'
 """
@@ -18,7 +18,7 @@ from PIL import Image
 
 
 class LabelClient:
-    """Somebody who is logged in; replies other than 200 raise urllib.error.HTTPError, whose body has the reason."""
+    """A logged-in labeller; replies other than 200 raise urllib.error.HTTPError, whose body has the reason."""
 
     def __init__(self, link: str, labeller: str) -> None:
         self.address, _, token = link.partition("/#t=")
@@ -26,17 +26,18 @@ class LabelClient:
         self.call("/api/login", {"token": token, "labeller": labeller})  # sets the cookie
 
     def open(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """GET, or with a body POST; the response."""
+        """Sends a GET request, or a POST request if there is a body, and returns the response."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json", "Origin": self.address}
         return self._opener.open(urllib.request.Request(self.address + path, data, headers))
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Sends a request as `open` does, and returns the response's JSON."""
         with self.open(path, body) as response:
             return json.load(response)
 
     def clip(self, segment_id: str) -> np.ndarray:
-        """(T, H, W, 3) uint8."""
+        """Returns the frames of a clip, (T, H, W, 3) uint8."""
         with self.open(f"/api/clip/{segment_id}") as response:
             sheet = np.asarray(Image.open(io.BytesIO(response.read())).convert("RGB"))
             n, columns, width, height = (
@@ -47,17 +48,19 @@ class LabelClient:
 
 
 def movement(frames: np.ndarray) -> float:
+    """Returns how much the pixels change from frame to frame, on average."""
     return float(np.abs(np.diff(frames.astype(int), axis=0)).mean())
 
 
 def main(link: str, labeller: str = "a program") -> None:
+    """Answers until there are no more pairs."""
     client = LabelClient(link, labeller)
     while leases := client.call("/api/next", {"n": 1})["leases"]:
         (lease,) = leases
         shown_at = time.time()
         left, right = (movement(client.clip(lease[side])) for side in ("left", "right"))
         answer = {
-            "client_id": uuid.uuid4().hex,  # when in doubt whether it arrived, send the same again
+            "client_id": uuid.uuid4().hex,  # resend with the same id if you do not know whether it arrived
             "token": lease["token"],
             "comparison_id": lease["comparison_id"],
             "choice": "equal" if left == right else "left" if left > right else "right",

@@ -1,6 +1,6 @@
-"""An environment that the project knows nothing of: a lamp in a room, moved by two motors, should hang in the middle.
+"""An environment of a user's own: a lamp in a room, moved by two motors, should hang in the middle.
 
-It observes a dict with a picture and a number, and takes two choices at once: which is how many environments are.
+Its observations are dicts of a picture and a number, and its actions are two choices at once.
 """
 
 from typing import Any
@@ -13,7 +13,10 @@ SIDE, STEPS = 96, 100
 
 
 class LampEnv(gymnasium.Env[Any, Any]):
-    """Each motor goes back, stands still or goes on, by 3 pixels; the reward is 1 in the middle, 0 in a corner."""
+    """Moves the lamp: each motor goes 3 pixels back, stands still, or goes 3 pixels on.
+
+    The reward is 1 in the middle and 0 in a corner.
+    """
 
     metadata = {"render_modes": [], "render_fps": 10}  # noqa: RUF012 (Gymnasium's interface)
 

@@ -1,4 +1,4 @@
-"""A reward network of one's own, for `HumanPreferencesEnvWrapper(env, reward_predictor_network=Waves)`."""
+"""A custom reward network, for `HumanPreferencesEnvWrapper(env, reward_predictor_network=Waves)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Waves(nn.Module):
-    """Random Fourier features of a vector, of which only what follows is learned."""
+    """Random Fourier features of a vector, followed by a trained layer."""
 
     frequencies: torch.Tensor
 
@@ -19,4 +19,4 @@ class Waves(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         waves = torch.sin(observations @ self.frequencies)  # (B, 64)
-        return torch.relu(self.mix(waves))  # (B, 32): of these a linear layer makes the reward of each action
+        return torch.relu(self.mix(waves))  # (B, 32) features; a linear layer turns them into the reward of each action

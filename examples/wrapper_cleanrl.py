@@ -1,4 +1,4 @@
-"""A loop as CleanRL writes them (A2C): Gymnasium's vector environments in one wrapper, and nothing else changed.
+"""A training loop in CleanRL's style (A2C); the wrapper around the vector environment is all that is added.
 
 python -m examples.wrapper_cleanrl
 """
@@ -16,7 +16,7 @@ from drlhp import HumanPreferencesVectorEnv
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 100, n_updates: int = 500) -> None:
-    """With `synthetic_prefs=False` it is you who answers, in a window or on a page."""
+    """Learns from a synthetic teacher; with `synthetic_prefs=False`, you answer, in a window or on a web page."""
     num_envs, num_steps, gamma = 4, 8, 0.99
     torch.manual_seed(0)
     envs = HumanPreferencesVectorEnv(

@@ -14,7 +14,7 @@ from drlhp import HumanPreferencesEnvWrapper
 
 
 def episode(env: gymnasium.Env) -> float:
-    """The return of one episode of random actions, in the rewards that `step` gives."""
+    """Returns the sum of the rewards of one episode of random actions."""
     env.reset()
     total, done = 0.0, False
     while not done:
@@ -24,7 +24,7 @@ def episode(env: gymnasium.Env) -> float:
 
 
 def main(predictor_dir: str | Path) -> tuple[float, float]:
-    """Returns the true and the predicted return of an episode each."""
+    """Measures the true return of one episode and the predicted return of another, and returns both."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         collect_prefs=False,
@@ -32,7 +32,7 @@ def main(predictor_dir: str | Path) -> tuple[float, float]:
         pretrained_reward_predictor_dir=predictor_dir,
     )
     env.switch_to_true_reward()
-    env.stop_segment_collection()  # what an evaluation plays is asked about nobody
+    env.stop_segment_collection()  # so that nobody is asked about the evaluation
     true_return = episode(env)
     env.start_segment_collection()
     env.switch_to_predicted_reward()

@@ -1,4 +1,4 @@
-"""Everything at once: preferences are gathered and a predictor trained while the environment is stepped.
+"""Everything at once: gather preferences and train a predictor while the environment is stepped.
 
 python -m examples.wrapper_everything
 """
@@ -15,16 +15,16 @@ from examples.lamp_env import LampEnv
 
 
 def picture_of(observation: dict[str, Any]) -> np.ndarray:
-    """What the reward predictor and people see of an observation."""
+    """Returns the part of an observation that the reward predictor and people see."""
     picture: np.ndarray = observation["picture"]
     return picture
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 40) -> None:
-    """With `synthetic_prefs=False` it is you who answers, in a window or on a page."""
+    """Learns from a synthetic teacher; with `synthetic_prefs=False`, you answer, in a window or on a web page."""
     env = HumanPreferencesEnvWrapper(
         LampEnv(),
-        reward_predictor_network="feature_points",  # what matters is where the lamp is
+        reward_predictor_network="feature_points",  # because the lamp's place is what matters
         obs_transform_func=picture_of,
         segment_length=20,
         n_initial_prefs=n_labels,

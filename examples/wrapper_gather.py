@@ -1,4 +1,4 @@
-"""Only gather preferences, for later: nothing is trained, and the rewards stay the environment's own.
+"""Only gather preferences, for later use: nothing is trained, and the rewards stay the environment's own.
 
 python -m examples.wrapper_gather
 """
@@ -13,7 +13,7 @@ from drlhp import HumanPreferencesEnvWrapper
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 40) -> Path:
-    """Returns where the preferences are."""
+    """Gathers preferences and returns the file that holds them."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         train_reward=False,

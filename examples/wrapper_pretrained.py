@@ -1,4 +1,4 @@
-"""Only use a reward predictor that was trained before: no process is started, nobody is asked, nothing is written.
+"""Only use a trained reward predictor: no process is started, nobody is asked, nothing is written.
 
 python -m examples.wrapper_pretrained drlhp_logs/
 """
@@ -14,7 +14,7 @@ from drlhp import HumanPreferencesEnvWrapper
 
 
 def main(predictor_dir: str | Path, n_steps: int = 200) -> list[float]:
-    """Returns the predicted rewards."""
+    """Steps at random and returns the predicted rewards."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         collect_prefs=False,

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: its vector environments in one wrapper, and nothing else changed.
+"""Stable-Baselines3; the wrapper around its vector environment is all that is added.
 
 python -m examples.wrapper_sb3
 """
@@ -15,8 +15,8 @@ from drlhp import HumanPreferencesSB3VecEnv
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 100, n_steps: int = 20_000) -> None:
-    """With `synthetic_prefs=False` it is you who answers, in a window or on a page."""
-    inner = make_vec_env("CartPole-v1", n_envs=4, seed=0)  # the monitors in it count the true rewards
+    """Learns from a synthetic teacher; with `synthetic_prefs=False`, you answer, in a window or on a web page."""
+    inner = make_vec_env("CartPole-v1", n_envs=4, seed=0)  # its monitors count the true rewards
     env = HumanPreferencesSB3VecEnv(
         inner,
         segment_length=20,

@@ -1,4 +1,4 @@
-"""Only train a reward predictor, from preferences that are there: the environment need not be stepped.
+"""Only train a reward predictor, on stored preferences; the environment is never stepped.
 
 python -m examples.wrapper_train_predictor drlhp_logs/
 """
@@ -16,13 +16,13 @@ from drlhp import HumanPreferencesEnvWrapper
 
 
 def main(prefs_dir: str | Path, log_dir: str | Path = "drlhp_logs/", network: Any = None) -> Path:
-    """Returns where the predictor is; `network` may be one of your own (examples/own_network.py)."""
+    """Trains a predictor and returns its checkpoint; `network` may be your own (examples/own_network.py)."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         network,
         collect_prefs=False,
         prefs_dir=prefs_dir,
-        segment_length=20,  # that of the preferences
+        segment_length=20,  # as long as the segments of the preferences
         log_dir=log_dir,
     )
     while not env.using_reward_from_predictor:  # true once the loss on held-out preferences no longer falls

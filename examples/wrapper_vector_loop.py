@@ -1,4 +1,4 @@
-"""A loop of one's own over vector environments: the cross-entropy method on linear policies.
+"""A custom loop over a vector environment: the cross-entropy method on linear policies.
 
 python -m examples.wrapper_vector_loop
 """
@@ -14,7 +14,7 @@ from drlhp import HumanPreferencesVectorEnv
 
 
 def main(log_dir: str | Path = "drlhp_logs/", n_labels: int = 100, n_generations: int = 20) -> None:
-    """With `synthetic_prefs=False` it is you who answers, in a window or on a page."""
+    """Learns from a synthetic teacher; with `synthetic_prefs=False`, you answer, in a window or on a web page."""
     rng, population = np.random.default_rng(0), 16
     envs = HumanPreferencesVectorEnv(
         gymnasium.make_vec("CartPole-v1", num_envs=population),

@@ -1,4 +1,4 @@
-"""Start from a policy that was trained elsewhere: its behaviour is what people compare from the first clip on.
+"""Start from a policy that was trained elsewhere, so that people compare its behaviour from the first clip on.
 
 python -m examples.wrapper_warm_start policy.zip
 """
@@ -15,7 +15,7 @@ from drlhp import HumanPreferencesEnvWrapper
 
 
 def main(policy: str | Path, log_dir: str | Path = "drlhp_logs/", n_labels: int = 40, n_steps: int = 512) -> None:
-    """`policy`: what `PPO.save` wrote."""
+    """Continues the training of the policy in a file that `PPO.save` wrote."""
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
         segment_length=20,
@@ -25,7 +25,7 @@ def main(policy: str | Path, log_dir: str | Path = "drlhp_logs/", n_labels: int 
     )
     model = PPO.load(policy, env=env, n_steps=256)
     observation, _ = env.reset(seed=0)
-    while not env.using_reward_from_predictor:  # the loaded policy plays, and does not learn yet
+    while not env.using_reward_from_predictor:  # the loaded policy acts, but does not learn yet
         action, _ = model.predict(observation)
         observation, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
