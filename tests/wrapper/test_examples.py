@@ -1,8 +1,11 @@
-"""The page about the wrapper says what its examples are, and they run."""
+"""The page about the wrapper shows its examples and arguments as they are, and the examples run."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -71,8 +74,19 @@ def test_every_script_on_the_page_is_the_example_that_the_tests_run() -> None:
         assert (ROOT / name).read_text().partition('"""\n\n')[2] == code.lstrip("\n"), f"{name} is another on the page"
 
 
-def test_every_argument_is_on_the_page() -> None:
-    for name in Settings.__dataclass_fields__:
-        assert f"`{name}`" in PAGE, name
+def test_every_argument_is_on_the_page_with_its_default_and_its_help() -> None:
+    (settings,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(settings, ast.ClassDef)
+    rows = []
+    for field, text in itertools.pairwise(settings.body):
+        if isinstance(field, ast.AnnAssign) and field.value is not None:
+            assert isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
+            default = ast.unparse(field.value).strip("'").replace("logging.", "")
+            rows.append(f"| `{field.target.id}` | {default} | {' '.join(ast.literal_eval(text.value).split())} |")
+    assert PAGE.partition("| name | default | |\n|---|---|---|\n")[2].splitlines() == rows
+    assert len(rows) == len(Settings.__dataclass_fields__)
+
+
+def test_every_example_is_on_the_page() -> None:
     for path in (ROOT / "examples").glob("wrapper_*.py"):
         assert f"examples/{path.name}" in PAGE, path.name
