@@ -406,7 +406,7 @@ class PrefInterface:
     def _warn_of_ties(self) -> None:
         """Says so if no label prefers a clip, for then the agent would be trained on nothing."""
         self._looked_for_ties = True
-        if not self.db.read("SELECT 1 FROM answer WHERE preferred IS NOT NULL LIMIT 1"):
+        if not self.db.has_preference():
             said = (
                 f"All {self.n_labels} labels so far call both clips equal, which teaches nothing: let the agent "
                 "explore first, so that clips differ, or judge by something else than now."

@@ -72,7 +72,7 @@ from drlhp.screens.window import EncodedFrames
 from drlhp.training.rounds import InitialRounds
 from drlhp.training.trainer import Trainer, TrainerSpec, run_trainer
 from envs import env_info
-from pref_db import PrefDB, store_path
+from pref_db import PrefDB, merge, store_path
 from pref_interface import PrefInterface, SegmentKeeper, teacher_of
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
 
@@ -186,7 +186,7 @@ class Run:
             ) as db:
                 if config.prefs.load_prefs_dir:
                     place = Path(config.prefs.load_prefs_dir)
-                    n_loaded = db.merge_from(store_path(place))
+                    n_loaded = merge(db, store_path(place))
                     print(f"{n_loaded} labels loaded from {place}", flush=True)
                 label.give_task(db)
             log_of_writes = db.path.with_name(f"{path.name}-wal")

@@ -25,13 +25,13 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.comparison import MU, Answer, Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.data.views import decode_view, unpacked_size
 from drlhp.errors import UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from envs import env_info
-from pref_db import INSERT_FULL_ANSWER, PrefDB, spreadsheet_cell, store_path
+from pref_db import PrefDB, spreadsheet_cell, store_path
 
 EXCHANGE_VERSION = 1
 LAST_SECOND = 4e10  # in the year 3237; what is later is mostly in milliseconds, and no date to show
@@ -45,7 +45,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **{"late": (bool,), "flag": (bool,), "note": (str,)},
 }
 LEGACY_FILES = ("train.pkl.gz", "val.pkl.gz")
-LEGACY_CHOICES = {(1.0, 0.0): Choice.A, (0.0, 1.0): Choice.B, (0.5, 0.5): Choice.EQUAL}
+LEGACY_CHOICES = {mu: choice for choice, mu in MU.items()}
 
 
 @dataclass(frozen=True)
@@ -144,30 +144,25 @@ def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
 
 def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
     """The effective answers, as rows of labels.jsonl."""
-    late = (
-        "labeller, watched_ms, replays, speed, late, flag, note" if db.version > 1 else "NULL, NULL, 0, 1.0, 0, 0, ''"
-    )
-    others = {seq: rest for seq, *rest in db.read(f"SELECT seq, client_id, {late} FROM effective_answer")}
     for row in db.answers():
-        client_id, labeller, watched_ms, replays, speed, is_late, flag, note = others[row.seq]
         yield {
             "schema": EXCHANGE_VERSION,
-            "client_id": client_id,
+            "client_id": row.client_id,
             "comparison_id": row.comparison_id,
             "a": row.a,
             "b": row.b,
             "choice": row.choice.value,
             "flip": row.flip,
             "teacher": row.teacher,
-            "labeller": labeller,
+            "labeller": row.labeller,
             "shown_at": row.shown_at,
             "answered_at": row.answered_at,
-            "watched_ms": watched_ms,
-            "replays": replays,
-            "speed": speed,
-            "late": bool(is_late),
-            "flag": bool(flag),
-            "note": note,
+            "watched_ms": row.watched_ms,
+            "replays": row.replays,
+            "speed": row.speed,
+            "late": row.late,
+            "flag": row.flag,
+            "note": row.note,
         }
 
 
@@ -290,19 +285,10 @@ def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
     return next((sentence for sentence, holds in checks.items() if not holds), None)
 
 
-def _insert(db: PrefDB, rows: list[dict[str, Any]]) -> None:
-    """All answers, or none."""
-    with db.transaction() as connection:
-        for row in rows:
-            pair = (row["comparison_id"], row["a"], row["b"])
-            connection.execute("INSERT INTO comparison VALUES (?, ?, ?) ON CONFLICT DO NOTHING", pair)
-            preferred = row[row["choice"]] if row["choice"] in ("a", "b") else None
-            stored = "preferred" if preferred else row["choice"]
-            left = row["b"] if row["flip"] else row["a"]
-            about = (row["client_id"], row["comparison_id"], row["teacher"], stored, preferred, left)
-            times = (row["shown_at"], row["answered_at"], None)
-            labeller = (row["labeller"], None, row["watched_ms"], row["replays"], row["speed"])
-            connection.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller, row["late"], row["flag"], row["note"]))
+def _answer(row: dict[str, Any]) -> Answer:
+    """Returns the answer of a checked row of labels.jsonl."""
+    fields = {name: value for name, value in row.items() if name != "schema"}
+    return Answer(**{**fields, "choice": Choice(row["choice"])})
 
 
 def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segment], rows: list[dict[str, Any]]) -> int:
@@ -314,7 +300,7 @@ def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segme
         with db.transaction():
             for segment in segments:
                 db.add_segments([segment])
-            _insert(db, rows)
+            db.add_exported(_answer(row) for row in rows)
         return db.n_labels()
     except BaseException:
         db.close()

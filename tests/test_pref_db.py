@@ -23,8 +23,9 @@ from drlhp.data.schema import SCHEMA_VERSION
 from drlhp.data.segment import Segment
 from drlhp.data.views import decode_frames, encode_frames
 from drlhp.errors import PrefDBError
-from pref_db import PrefDB
+from pref_db import PrefDB, merge
 from tests.support import ROOT
+from tests.support.store import undo_last
 
 ENV_ID = "PongNoFrameskip-v4"
 LENGTH = 25
@@ -62,7 +63,7 @@ def answer(db: PrefDB, comparison: Comparison, choice: Choice, supersedes: int |
 
 def undo(db: PrefDB) -> tuple[Label, Comparison]:
     """Undo a person's answer where there is one."""
-    undone = db.undo_last("person")
+    undone = undo_last(db, "person")
     assert undone is not None
     return undone
 
@@ -244,7 +245,7 @@ def test_undo_takes_back_the_newest_of_that_teacher_and_repeats(db: PrefDB) -> N
     assert (retraction.mu, retraction.retracts, asked.id) == (None, first.seq + 1, pair(2).id)
     retraction, asked = undo(db)
     assert (retraction.retracts, retraction.a, asked.id, asked.flip) == (first.seq, first.a, pair(1).id, True)
-    assert db.undo_last("person") is None
+    assert undo_last(db, "person") is None
     assert db.labels() == [kept]
     again = answer(db, asked, Choice.A)
     assert db.labels() == [kept, again]
@@ -283,7 +284,7 @@ def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
         rows = list(db.answers())
         action = rng.integers(3)
         if action == 0 and rows:
-            db.undo_last("person")
+            undo_last(db, "person")
         else:
             row = rows[rng.integers(len(rows))] if action == 1 and rows else None
             asked = row.comparison if row else comparisons[rng.integers(4)]
@@ -302,7 +303,7 @@ def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
 
 def test_edit_of_an_answer_that_is_gone_changes_nothing(db: PrefDB) -> None:
     label = answer(db, pair(0), Choice.A)
-    db.undo_last("person")
+    undo_last(db, "person")
     for seq in (label.seq, 99):
         with pytest.raises(PrefDBError, match="edit that one"):
             db.add_answer(pair(0), Choice.B, teacher="person", supersedes=seq)
@@ -516,10 +517,10 @@ def test_merge_copies_labels_with_their_history_once(db: PrefDB, tmp_path: Path)
         edited = answer(other, pair(1), Choice.A)
         other.add_answer(pair(1), Choice.B, teacher="person", supersedes=edited.seq)
         other.add_answer(pair(2), Choice.EQUAL, teacher="person")
-        other.undo_last("person")
+        undo_last(other, "person")
         other.add_answer(pair(3), Choice.INCOMPARABLE, teacher="person")
-        assert db.merge_from(other.path) == 2  # while the other run still has it open
-        assert db.merge_from(other.path) == 0
+        assert merge(db, other.path) == 2  # while the other run still has it open
+        assert merge(db, other.path) == 0
     merged = db.labels()
     assert [label.mu for label in merged] == [(1.0, 0.0), (0.0, 1.0), (0.0, 1.0)]
     assert merged[1].comparison_id == shared.comparison_id and merged[1].a == shared.a
@@ -531,7 +532,7 @@ def test_merge_copies_labels_with_their_history_once(db: PrefDB, tmp_path: Path)
 def test_merge_of_another_kind_is_refused(db: PrefDB, tmp_path: Path, env_id: str, length: int) -> None:
     PrefDB.create(tmp_path / "other.db", env_id, length).close()
     with pytest.raises(PrefDBError, match=rf"holds {env_id} segments of {length} steps, not"):
-        db.merge_from(tmp_path / "other.db")
+        merge(db, tmp_path / "other.db")
 
 
 def test_validation_split_is_a_fifth_and_never_changes(db: PrefDB) -> None:

@@ -26,7 +26,7 @@ from benchmarks.pages import write_between
 from benchmarks.speed.parts import scratch_folder
 from commands.config import RunConfig
 from commands.run_folder import git_revision, read_config
-from drlhp.data.comparison import Choice, Comparison
+from drlhp.data.comparison import MU, Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.errors import USER_ERRORS, UserError, told
 from drlhp.runtime.machine import machine
@@ -36,7 +36,7 @@ from pref_db import PrefDB
 RESULTS = ROOT / "results"
 PASSES = (10, 25, 50, 100, 200)
 NEXT_LABELS = 60
-CHOICES = {(1.0, 0.0): Choice.A, (0.0, 1.0): Choice.B, (0.5, 0.5): Choice.EQUAL}
+CHOICES = {mu: choice for choice, mu in MU.items()}
 
 Asked = tuple[Segment, Segment, Choice]
 

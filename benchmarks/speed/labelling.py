@@ -333,9 +333,10 @@ def trouble(n: int, minute: float = MINUTE) -> dict[str, Any]:
             seconds = time.monotonic() - start
             person.context.close()
         with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
-            stored = [row[0] for row in db.read("SELECT client_id FROM answer")]
-            twice = db.read("SELECT count(*) - count(DISTINCT comparison_id) FROM effective_answer")[0][0]
-    lost = len(person.took - set(stored))
+            answers = list(db.answers())
+    stored = {answer.client_id for answer in answers}
+    twice = len(answers) - len({answer.comparison_id for answer in answers})
+    lost = len(person.took - stored)
     result = {"answers_taken": len(person.took), "stored": len(stored), "lost": lost, "twice": twice}
     return {**result, "seconds": seconds, **person.counts}
 

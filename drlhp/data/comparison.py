@@ -96,6 +96,28 @@ class Comparison:
         return hashlib.sha256("\n".join(sorted((a, b))).encode()).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An effective answer as stored and exported; times are unix seconds. `a` and `b` are segment ids."""
+
+    client_id: str
+    comparison_id: str
+    a: str
+    b: str
+    choice: Choice
+    flip: bool
+    teacher: str
+    shown_at: float | None
+    answered_at: float
+    labeller: str | None = None  # a person's nickname
+    watched_ms: int | None = None
+    replays: int = 0
+    speed: float = 1.0
+    late: bool = False
+    flag: bool = False
+    note: str = ""
+
+
 @dataclass(frozen=True)
 class Label:
     """An answered comparison that trains the predictor, or (mu None) a pure retraction of an earlier one.

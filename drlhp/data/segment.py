@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from drlhp.data.views import STATES_MAGIC, _decompress, encode_frames, shown
+from drlhp.data.views import STATES_MAGIC, decompress, encode_frames, shown
 from drlhp.errors import DamagedError
 
 
@@ -134,7 +134,7 @@ class CompressedSegment:
         try:
             names = json.loads(self.layout)
             layout = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in names.items()}
-            raw = _decompress(self.arrays, sum(d.itemsize * math.prod(shape) for d, shape in layout.values()))
+            raw = decompress(self.arrays, sum(d.itemsize * math.prod(shape) for d, shape in layout.values()))
             arrays, offset = {}, 0
             for name, (dtype, shape) in layout.items():
                 arrays[name] = np.frombuffer(raw, dtype, math.prod(shape), offset).reshape(shape)

@@ -33,7 +33,7 @@ def encode_frames(frames: np.ndarray) -> bytes:
         raise ValueError(f"expected frames (T, H, W, 3) uint8; received {frames.shape} {frames.dtype}")
     delta = frames.copy()
     delta[1:] ^= frames[:-1]  # halves colour clips with a moving background (84x84 grey ones grow by it)
-    return VIEW_HEADER.pack(VIEW_MAGIC, *frames.shape[:3]) + _compress(delta.tobytes())
+    return VIEW_HEADER.pack(VIEW_MAGIC, *frames.shape[:3]) + compress(delta.tobytes())
 
 
 def decode_frames(data: bytes) -> np.ndarray:
@@ -41,7 +41,7 @@ def decode_frames(data: bytes) -> np.ndarray:
     if len(data) < VIEW_HEADER.size or not data.startswith(VIEW_MAGIC):
         raise DamagedError("a clip is damaged: restore prefs.db from a copy")
     _, *shape = VIEW_HEADER.unpack_from(data)
-    raw = _decompress(data[VIEW_HEADER.size :], math.prod(shape) * 3)
+    raw = decompress(data[VIEW_HEADER.size :], math.prod(shape) * 3)
     frames = np.frombuffer(raw, np.uint8).reshape(*shape, 3)
     for previous, frame in itertools.pairwise(frames):
         frame ^= previous
@@ -57,7 +57,7 @@ def encode_view(steps: np.ndarray) -> bytes:
         return encode_frames(steps)
     if steps.dtype != np.float32:
         raise ValueError(f"expected states (T, S) float32; received {steps.shape} {steps.dtype}")
-    return STATES_HEADER.pack(STATES_MAGIC, *steps.shape) + _compress(np.ascontiguousarray(steps).tobytes())
+    return STATES_HEADER.pack(STATES_MAGIC, *steps.shape) + compress(np.ascontiguousarray(steps).tobytes())
 
 
 def unpacked_size(view: bytes) -> int:
@@ -72,7 +72,7 @@ def decode_view(data: bytes) -> np.ndarray:
     if not data.startswith(STATES_MAGIC) or len(data) < STATES_HEADER.size:
         return decode_frames(data)
     _, *shape = STATES_HEADER.unpack_from(data)
-    raw = _decompress(data[STATES_HEADER.size :], math.prod(shape) * 4)
+    raw = decompress(data[STATES_HEADER.size :], math.prod(shape) * 4)
     return np.frombuffer(raw, np.float32).reshape(shape)
 
 
@@ -100,11 +100,11 @@ def shown(view: bytes, env_id: str) -> np.ndarray:
     return _drawers[0](env_id, steps)
 
 
-def _compress(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).compress(data)
 
 
-def _decompress(data: bytes, size: int) -> bytearray:
+def decompress(data: bytes, size: int) -> bytearray:
     """Decompress to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
     try:
         # Compared first: a damaged header must not make us allocate gigabytes.

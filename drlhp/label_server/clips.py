@@ -18,7 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
-from drlhp.labelling.queue import nearly_full
+from drlhp.labelling.queue import LabelQueue, nearly_full
 from pref_db import PrefDB
 
 log = logging.getLogger("label_server")
@@ -233,11 +233,7 @@ class Clips:
 
         Also drafts of sheets whose writers have died.
         """
-        rows = self._db().read(
-            "SELECT comparison.id IN (SELECT comparison_id FROM query WHERE state = 'ready'), segment_a, segment_b "
-            "FROM comparison LEFT JOIN answer ON answer.comparison_id = comparison.id "
-            "GROUP BY comparison.id ORDER BY max(seq) DESC"
-        )
+        rows = LabelQueue(self._db()).newest_pairs()
         asked = {segment_id for is_asked, *both in rows if is_asked for segment_id in both}
         drawn = self._store.ids() - asked
         done = dict.fromkeys(segment_id for _, *both in rows for segment_id in both if segment_id in drawn)

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from drlhp.data.comparison import Choice, Side, choice_of, side_of
+from drlhp.data.rows import INSERT_FULL_ANSWER
 from drlhp.labelling.answers import PERSON, HistoryRow, Lease, Receipt, Submission, SubmissionError
 from drlhp.labelling.leases import Leases
-from pref_db import INSERT_FULL_ANSWER, PrefDB
+from pref_db import PrefDB
 
 ALL = 2**31  # more answers than there will ever be
 

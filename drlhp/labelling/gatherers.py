@@ -142,7 +142,7 @@ class QueueGatherer:
     def __init__(self, db: PrefDB, who: Who = "run") -> None:
         self.db, self.queue, self.who = db, LabelQueue(db), who
         self._told, self._told_at = "", 0.0
-        self._last_seq = db.read("SELECT coalesce(max(seq), 0) FROM answer")[0][0]
+        self._last_seq = db.newest_seq()
         self.pending: Collection[str] = ()
         self._look()
 
@@ -155,21 +155,13 @@ class QueueGatherer:
         self._look()
 
     def drain(self) -> list[Answered]:
-        columns = "seq, comparison_id, choice, preferred = segment_a"
-        source = "answer JOIN comparison ON comparison.id = comparison_id"
-        rows = self.db.read(f"SELECT {columns} FROM {source} WHERE seq > ? ORDER BY seq", (self._last_seq,))
+        rows = self.db.changes(after=self._last_seq)
         if not rows:
             return []
         labels = {label.seq: label for label in self.db.labels(after=self._last_seq)}
         self._last_seq = rows[-1][0]
         self._look()
-        answered = []
-        for seq, comparison_id, stored, prefers_a in rows:
-            choice = None
-            if stored != "retracted":
-                choice = (Choice.A if prefers_a else Choice.B) if stored == "preferred" else Choice(stored)
-            answered.append(Answered(comparison_id, choice, labels.get(seq)))
-        return answered
+        return [Answered(comparison_id, choice, labels.get(seq)) for seq, comparison_id, choice in rows]
 
     def _look(self) -> None:
         self.pending = self.queue.unanswered()

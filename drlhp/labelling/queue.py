@@ -114,6 +114,14 @@ class LabelQueue:
         unanswered = f"SELECT comparison_id FROM query WHERE state = 'ready' AND NOT EXISTS ({answered})"
         return {row[0] for row in self.db.read(unanswered)}
 
+    def newest_pairs(self) -> list[tuple[bool, str, str]]:
+        """Returns whether it is still asked, and the two segment ids, of every comparison: newest answers first."""
+        return self.db.read(
+            "SELECT comparison.id IN (SELECT comparison_id FROM query WHERE state = 'ready'), segment_a, segment_b "
+            "FROM comparison LEFT JOIN answer ON answer.comparison_id = comparison.id "
+            "GROUP BY comparison.id ORDER BY max(seq) DESC"
+        )
+
     def is_present(self, labeller: str) -> bool:
         """Returns whether this name is in use: a process names it, or the labeller has pairs on lease."""
         return labeller in self.notices.labellers() or self.leases.holds(labeller)

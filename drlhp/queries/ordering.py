@@ -182,10 +182,10 @@ class OrderingQueries:
         return order
 
     def _policy_step(self, segment: str) -> int:
-        step: int = self.db.read("SELECT policy_step FROM segment WHERE id = ?", (segment,))[0][0]
+        step: int = self.db.policy_step(segment)
         return step
 
     def _pair(self, comparison_id: str) -> tuple[str, str]:
         """The ids of a stored comparison's segments, the one that waits for its place first."""
-        a, b = self.db.read("SELECT segment_a, segment_b FROM comparison WHERE id = ?", (comparison_id,))[0]
+        a, b = self.db.pair(comparison_id)
         return a, b

@@ -31,7 +31,7 @@ from drlhp.wrapper.folders import new_folder, preferences
 from drlhp.wrapper.pretrained import FirstPredictor
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import ActionEncoder
-from pref_db import PrefDB
+from pref_db import PrefDB, merge
 from pref_interface import InterfaceSpec, run_interface, teacher_of
 
 SEGMENTS_LOOKED_AT = 100  # of loaded preferences, to see whether they come from this environment
@@ -136,7 +136,7 @@ def make_store(run_dir: Path, source: Path | None, env: WrappedEnv, actions: Act
     """
     db = PrefDB.create(run_dir / "prefs.db", env.env_id, env.segment_length)
     try:
-        n_labels = 0 if source is None else db.merge_from(source)
+        n_labels = 0 if source is None else merge(db, source)
         for segment_id in db.segment_ids()[:SEGMENTS_LOOKED_AT]:
             segment = db.segment(segment_id)
             shape = segment.stacked().shape[1:]

@@ -31,6 +31,7 @@ from reward_predictor import preference_loss
 from tests.support import ROOT
 from tests.support.browser import PROGRAM, WHY_NOT, chromium
 from tests.support.commands import here
+from tests.support.store import undo_last
 
 DOT = "MovingDotNoFrameskip-v0"
 N_LABELS = 30
@@ -243,7 +244,7 @@ def test_a_run_that_goes_on_is_told_so_and_left_alone(dot: Path) -> None:
         store.add_answer(pair, Choice.EQUAL, teacher="synthetic", supersedes=first.seq)
         told = page_of(dot).sections["verdict"]
         assert "Still running, 2,000 of 4,000 agent steps. The agent has learned so far: true reward 19.0" in told
-        assert store.undo_last("synthetic") is not None, "the run can go on writing"
+        assert undo_last(store, "synthetic") is not None, "the run can go on writing"
     finally:
         store.close()
         folder.close()
@@ -616,7 +617,7 @@ def test_the_time_that_people_take(dot: Path) -> None:
     for i, seconds in enumerate((3.0, 4.0, 9.0, 50.0)):
         pair = Comparison(segments[0], segments[i + 1], flip=False)
         db.add_answer(pair, Choice.A, teacher="person", shown_at=1000.0, answered_at=1000.0 + seconds)
-    assert db.undo_last("person") is not None
+    assert undo_last(db, "person") is not None
     db.close()
     assert model.answer_seconds(Run.load(dot)).tolist() == [3, 4, 9]
     assert "3 answers: median 4.0 s" in page_of(dot).sections["timing"]

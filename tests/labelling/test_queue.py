@@ -27,8 +27,9 @@ from drlhp.errors import PrefDBError
 from drlhp.labelling.answers import Lease, Submission, SubmissionError, flip_of
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.labelling.queue import LabelQueue
-from pref_db import PrefDB
+from pref_db import PrefDB, merge
 from tests.support import ROOT
+from tests.support.store import undo_last
 
 ENV_ID, LENGTH = "Test-v0", 3
 
@@ -479,7 +480,7 @@ def test_answers_from_another_store_are_nobody_who_labels_here(queue: LabelQueue
         other = LabelQueue(db, clock)
         other.submit(pairs(1))
         other.answers.add(submission(other.claim("me")[0], answered_at=clock.now))
-    queue.db.merge_from(tmp_path / "other.db")
+    merge(queue.db, tmp_path / "other.db")
     queue.notices.set_setting("overlap_share", "1")
     assert not queue.is_active("me")
     queue.submit([Comparison(segment(7), segment(8), False)])
@@ -555,7 +556,7 @@ def old_file(path: Path) -> list[tuple[Any, ...]]:
     new = PrefDB.create(path.with_name("new.db"), ENV_ID, LENGTH)
     new.add_answer(pairs(1)[0], Choice.A, teacher="person")
     new.add_answer(pairs(2)[1], Choice.EQUAL, teacher="person")
-    new.undo_last("person")
+    undo_last(new, "person")
     tables = {}
     columns = "seq, client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
     for table, wanted in (("meta", "*"), ("segment", "*"), ("comparison", "*"), ("answer", columns)):
@@ -576,7 +577,7 @@ def test_an_old_file_is_migrated_when_it_is_opened_for_writing(tmp_path: Path) -
         assert reader.version == 1 and reader.n_labels() == 1 and len(list(reader.answers())) == 1
     other = tmp_path / "other.db"
     with contextlib.closing(PrefDB.create(other, ENV_ID, LENGTH)) as merged:
-        assert merged.merge_from(path) == 1
+        assert merge(merged, path) == 1
     with contextlib.closing(PrefDB.open(path)) as db:
         assert db.version == pref_schema.SCHEMA_VERSION
         kept = db.read("SELECT seq, client_id, comparison_id, teacher, choice FROM answer")

@@ -29,6 +29,7 @@ from drlhp.training.trainer import Trainer, TrainerSpec
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
 from tests.support.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
+from tests.support.store import undo_last
 
 
 @pytest.fixture
@@ -279,7 +280,7 @@ def test_a_retraction_drops_the_pair_and_an_edit_replaces_it(ring: Ring) -> None
     trainer = ring.trainer(n_initial=100)
     ring.tell(answer(ring.db, range(4)))
     trainer.step()
-    undone = ring.db.undo_last("synthetic")
+    undone = undo_last(ring.db, "synthetic")
     assert undone is not None
     edit = ring.db.add_answer(comparison(0), Choice.EQUAL, teacher="synthetic", supersedes=1)
     ring.tell([undone[0], edit])

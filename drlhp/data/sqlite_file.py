@@ -1,0 +1,142 @@
+"""A SQLite file with the store's settings for durability; every SQLite error becomes one sentence with the fix."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
+from drlhp.errors import PrefDBError
+
+BUSY_SECONDS = 10.0
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Returns SQLite's primary result code, 0 if there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def explain(path: Path, error: sqlite3.Error) -> PrefDBError:
+    """Returns one sentence with the fix for what SQLite reports about the file at `path`."""
+    safe = ", earlier labels are safe"
+    fixes = {
+        sqlite3.SQLITE_FULL: f"cannot grow, the disk is full: free some space and answer again{safe}",
+        sqlite3.SQLITE_IOERR: f"cannot be read or written: check the disk and its free space{safe}",
+        sqlite3.SQLITE_NOTADB: "is not a preference database: give the prefs.db of a run",
+        sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy",
+        sqlite3.SQLITE_BUSY: "is kept busy by another process: try again, or stop that process",
+        sqlite3.SQLITE_READONLY: "cannot be written: check its permissions and its folder's",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check permissions, and that no -wal file was left out",
+    }
+    return PrefDBError(f"{path} {fixes.get(_code(error), f'failed in SQLite ({error}): check the file')}")
+
+
+def connect(path: Path, query: str) -> sqlite3.Connection:
+    """Connects with every durability setting in place; `query` is the URI's (mode=rw, ...). Raises sqlite3.Error."""
+    uri = f"{path.absolute().as_uri()}?{query}"
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        db.execute("PRAGMA synchronous = FULL")  # a committed answer survives a power cut
+        db.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def connect_checked(path: Path, query: str) -> sqlite3.Connection:
+    """Connects to an existing file. Raises sqlite3.Error, or PrefDBError if it is not a store or is damaged."""
+    db = connect(path, query)
+    try:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+        if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+            raise PrefDBError(f"{path} is damaged: restore it from a copy")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Connects for reading, also in a folder where nothing can be written. Raises as `connect_checked` does."""
+    try:
+        return connect_checked(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        wal = path.with_name(path.name + "-wal")
+        # In a folder where SQLite may not create its -shm file, only an immutable database can be read. SQLite then
+        # ignores the -wal file, so this is right only if that file is empty.
+        unwritable = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        if not unwritable or (wal.exists() and wal.stat().st_size > 0):
+            raise
+        return connect_checked(path, "mode=ro&immutable=1")
+
+
+class SqliteFile:
+    """An open file for one thread. Every method raises PrefDBError if the file fails, or after `close`."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, read_only: bool) -> None:
+        self.path = path
+        self._db: sqlite3.Connection | None = db
+        self._read_only = read_only
+
+    def close(self) -> None:
+        """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice."""
+        if self._db is None:
+            return
+        db, self._db = self._db, None
+        if not self._read_only:
+            # If the disk is full, the log stays beside the file, and the next open finds it there.
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+
+    def back_up(self, path: Path) -> None:
+        """Copies everything at one moment to a new file, even while other processes write."""
+        try:
+            self._connection().execute("VACUUM INTO ?", (str(path),))
+            with contextlib.closing(connect(path, "mode=rw")) as copy:
+                copy.execute("PRAGMA journal_mode = WAL")  # VACUUM does not copy this setting
+        except sqlite3.Error as error:
+            raise explain(path, error) from error
+
+    def read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
+        """Returns all rows of a query at once: an unfinished statement would keep the write-ahead log from folding."""
+        try:
+            return self._connection().execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise explain(self.path, error) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commits (with fsync) at the end, or leaves the file as it was.
+
+        A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
+        Read results inside: an error after the commit would make the caller store the answer again.
+        """
+        db = self._connection()
+        if self._read_only:
+            raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
+        is_part = db.in_transaction
+        done = False
+        try:
+            db.execute("SAVEPOINT part" if is_part else "BEGIN IMMEDIATE")
+            yield db
+            db.execute("RELEASE part" if is_part else "COMMIT")
+            done = True
+        except sqlite3.Error as error:
+            raise explain(self.path, error) from error
+        finally:
+            if db.in_transaction and not done:
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("ROLLBACK TO part" if is_part else "ROLLBACK")
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise PrefDBError(f"{self.path} was closed: open it again")
+        return self._db
