@@ -13,7 +13,7 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,16 @@ class Arena:
 def allocate(n_bytes: int, context: Context) -> Any:
     """Memory that processes share, to be handed to each when it starts."""
     return context.RawArray(ctypes.c_byte, n_bytes)
+
+
+class Followers(NamedTuple):
+    """The leader's share in the other processes of its crew; none by default."""
+
+    links: Sequence[Connection] = ()  # the leader's end of each
+    memory: Any = None  # that all of them share, of `allocate`
+
+
+NO_FOLLOWERS = Followers()
 
 
 class Crew:

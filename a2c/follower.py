@@ -1,4 +1,4 @@
-"""A process of the policy's crew that does not lead: it acts in its environments and adds its share to gradients."""
+"""A process of the policy's crew that does not lead: acts in its environments and adds its share to gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from a2c.config import PolicyConfig
-from a2c.crew import Arena, CrewBroken, allocate, linked, share
+from a2c.crew import Arena, CrewBroken, Followers, allocate, linked, share
 from a2c.model import Policy
 from a2c.runner import Actor, Rollout, act_in_turns
 from a2c.update import Batch, Descent, gradients
@@ -23,7 +23,7 @@ from envs import env_info, make_vec_env
 
 @dataclass(frozen=True)
 class Shared:
-    """What the processes of a crew all see, laid out in the same order in each of them."""
+    """What all processes of a crew see, laid out in the same order in each of them."""
 
     policy: Policy
     rollout: Rollout
@@ -33,35 +33,47 @@ class Shared:
     def lay_out(
         cls, policy: Policy, env_id: str, config: PolicyConfig, arena: Arena, size: int, *, leads: bool
     ) -> Shared:
-        """Moves the policy to the arena: the leader with its weights, the others to those that they find there.
+        """Moves the policy to the arena: the leader writes its weights there, the others take over what they find.
 
-        A process that works alone leaves it where it is, which may be a card.
+        A process that works alone leaves the policy where it is, perhaps on a GPU.
         """
         if size > 1:
             policy.move_to(arena, fill=leads)
         sizes = (config.n_steps, config.n_envs)
         rollout = Rollout.allocate(env_info(env_id), *sizes, arena, policy.channels_last, policy.memory_size)
-        # In float32, whatever computes: each process then casts its own share.
+        # In float32 on every device: each process casts its own share.
         shares = [[arena.tensor(parameter) for parameter in policy.parameters()] for _ in range(size - 1)]
         return cls(policy, rollout, shares)
 
 
-class Follower:
-    """Carries out the leader's orders, each a method by its name."""
+@dataclass(frozen=True)
+class FollowerSpec:
+    """All that a process of the crew works with, besides the channels."""
 
-    def __init__(self, env_id: str, config: PolicyConfig, memory: Any, size: int, index: int) -> None:
-        self.env_id, self.config, self.index = env_id, config, index
-        self.mine = share(config.n_envs, size, index)
-        policy = Policy(env_info(env_id), config.policy_network)
-        self.shared = Shared.lay_out(policy, env_id, config, Arena(memory), size, leads=False)
+    link: Connection  # to the leader
+    env_id: str
+    config: PolicyConfig
+    memory: Any  # that the whole crew shares, of `allocate`
+    size: int  # processes of the crew, the leader included
+    index: int  # of this one; the leader's is 0
+
+
+class Follower:
+    """Carries out the leader's orders, each of which names a method."""
+
+    def __init__(self, spec: FollowerSpec) -> None:
+        self.spec, self.config = spec, spec.config
+        self.mine = share(spec.config.n_envs, spec.size, spec.index)
+        policy, arena = Policy(env_info(spec.env_id), spec.config.policy_network), Arena(spec.memory)
+        self.shared = Shared.lay_out(policy, spec.env_id, spec.config, arena, spec.size, leads=False)
         self.batch = Batch.of(self.shared.rollout)
         self.actor: Actor | None = None
 
     def begin(self, seed: int) -> None:
-        """Starts this process's environments, of which environment i has the seed `seed + i`."""
+        """Starts this process's environments; environment i of the rollout has the seed `seed + i`."""
         n_envs = self.mine.stop - self.mine.start
         first, whole_games = seed + self.mine.start, self.config.whole_games
-        env = make_vec_env(self.env_id, n_envs, first, n_threads=1, whole_games=whole_games)
+        env = make_vec_env(self.spec.env_id, n_envs, first, n_threads=1, whole_games=whole_games)
         if self.config.algo == "a2c":
             self.shared.policy.keep(self.config.n_steps, n_envs)
         self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
@@ -72,9 +84,9 @@ class Follower:
         act_in_turns([self.actor], given_up)
 
     def descend(self, descent: Descent) -> list[float]:
-        """Leaves its share of a gradient where the leader finds it; returns its share of the losses."""
+        """Writes its share of a gradient to the shared memory; returns its share of the losses."""
         found, losses = gradients(self.shared.policy, self.batch, self.config, descent)
-        torch._foreach_copy_(self.shared.gradients[self.index - 1], list(found))
+        torch._foreach_copy_(self.shared.gradients[self.spec.index - 1], list(found))
         return losses.tolist()  # numbers: a tensor would travel as shared memory, by a connection of its own
 
     def close(self) -> None:
@@ -83,12 +95,10 @@ class Follower:
             self.actor.env.close()
 
 
-def run_follower(
-    channels: Channels, link: Connection, env_id: str, config: PolicyConfig, memory: Any, size: int, index: int
-) -> None:
+def run_follower(channels: Channels, spec: FollowerSpec) -> None:
     """Body of the process: carries out orders until the leader closes its end."""
     torch.set_num_threads(1)
-    follower = Follower(env_id, config, memory, size, index)
+    follower, link = Follower(spec), spec.link
     try:
         while True:
             with linked():
@@ -98,19 +108,15 @@ def run_follower(
             with linked():
                 link.send(result)
     except CrewBroken:
-        pass  # the leader has left, or died, which the main process sees
+        pass  # the leader has left or died, and the main process sees that
     finally:
         follower.close()
 
 
-def start_crew(children: Children, env_id: str, config: PolicyConfig, size: int) -> tuple[list[Connection], Any]:
-    """Starts the processes but for the leader.
-
-    Returns:
-        The leader's ends of the links to them, and the memory that it shares with them, None if it is alone.
-    """
+def start_crew(children: Children, env_id: str, config: PolicyConfig, size: int) -> Followers:
+    """Starts all processes of a crew but the leader; returns the leader's share in them."""
     if size == 1:
-        return [], None
+        return Followers()
     context = children.channels.context
     assert context is not None
     plan = Arena()
@@ -118,6 +124,6 @@ def start_crew(children: Children, env_id: str, config: PolicyConfig, size: int)
     memory = allocate(plan.used, context)
     links = [context.Pipe() for _ in range(size - 1)]
     for index, (_, link) in enumerate(links, start=1):
-        children.start(f"a2c {index + 1}", run_follower, link, env_id, config, memory, size, index)
-        link.close()  # that process has it now; a link ends when the process at its other end does
-    return [ours for ours, _ in links], memory
+        children.start(f"a2c {index + 1}", run_follower, FollowerSpec(link, env_id, config, memory, size, index))
+        link.close()  # the child has it now; a link ends when the process at its other end does
+    return Followers([ours for ours, _ in links], memory)

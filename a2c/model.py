@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -14,20 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
+from a2c.body import ComputingBody
 from a2c.crew import Arena
 from drlhp.networks import architectures as networks
-from drlhp.networks.device import CPU, Recorded, has_bf16, joined, to_device
+from drlhp.networks.device import CPU, Recorded, joined, to_device
 from drlhp.networks.readers import Statistics
 from envs import EnvInfo
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 MEMORY = 256  # units of a recurrent policy
-PIXEL_STEPS = 10_000  # agent steps whose frames tell the mean and deviation of each pixel
+PIXEL_STEPS = 10_000  # agent steps whose frames give each pixel's mean and standard deviation
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the updates need to know of a batch of past decisions; every field is (B,)."""
+    """A batch of past decisions under the present weights, for the updates; every field is (B,)."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -37,11 +37,8 @@ class Evaluation:
 class Policy(nn.Module):
     """Actor and critic on one body.
 
-    Where the device has bfloat16 arithmetic, the convolutional body runs as a bfloat16 copy (twice as fast on a
-    small batch and on an update), while the optimiser works on the float32 weights, which are the ones saved.
-
     Args:
-        info: what the environment shows and takes.
+        info: the environment's observations and actions.
         network: `nature`, `feature_points` or `nature_lstm` for pixels; vectors always get an MLP.
         device: where the networks compute; observations come, and actions go, as arrays in main memory.
     """
@@ -69,21 +66,18 @@ class Policy(nn.Module):
         networks.orthogonal_(self.critic, 1.0)
         self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
         self.to(device)
-        fast = isinstance(self.body, networks.NatureCNN) and has_bf16(device)
-        # In a list, so that it is no submodule: never saved, never given to the optimiser.
-        self._fast = [copy.deepcopy(self.body).to(torch.bfloat16)] if fast else []
+        self._computing = ComputingBody(self.body, device)
         self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
-        self._kept: list[Tensor] = []  # (T, N, ...) what the body computed in each step that was kept
-        # The newest observations that `act` moved to the device; none are kept unless somebody gives them room.
+        # The newest observations that `act` moved to the device; the policy's process makes room for some on a GPU.
         self.acted_on: deque[Tensor] = deque(maxlen=0)
         self.descending: Recorded | None = None  # see `a2c.update`
         self._deciding = Recorded(self._decided) if device.type == "cuda" and self.lstm is None else None
 
     @property
     def channels_last(self) -> bool:
-        """Whether pixels should lie channels last in memory, which is what `readers.converted` reads fastest.
+        """Whether pixels should lie channels last in memory, which `readers.converted` reads fastest.
 
-        A card changes the layout itself in less time than a processor would.
+        A GPU changes the layout itself, in less time than a CPU would.
         """
         return isinstance(self.body, networks.NatureCNN) and self.device.type == "cpu"
 
@@ -93,32 +87,17 @@ class Policy(nn.Module):
         return 2 * MEMORY if self.lstm else 0
 
     @property
-    def _computing(self) -> nn.Module:
-        """The body that computes: the bfloat16 copy, where there is one."""
-        return self._fast[0] if self._fast else self.body
-
-    @property
     def keeps(self) -> bool:
         """Whether `evaluate` can do without the observations of the steps that `act` kept."""
-        return bool(self._kept)
+        return self._computing.keeps
 
     def keep(self, n_steps: int, n_envs: int) -> None:
-        """From now on `act` can keep what the body computes, so that `evaluate` need not compute it once more."""
-        if isinstance(self._computing, networks.NatureCNN):
-            self._kept = self._computing.room(n_steps, n_envs)
+        """Lets `act` keep what the body computes, if it can, so that `evaluate` need not compute it again."""
+        self._computing.keep(n_steps, n_envs)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations (B, ...) -> action logits or means (B, A), values (B,); of a policy that is not recurrent."""
-        return self._heads(self._features(observations))
-
-    def _features(self, observations: Tensor, step: int | None = None) -> Tensor:
-        kept = () if step is None or not self._kept else ([room[step] for room in self._kept],)
-        features: Tensor = self._computing(observations, *kept).float()
-        return features
-
-    def _kept_features(self) -> Tensor:
-        assert isinstance(self._computing, networks.NatureCNN)
-        return self._computing.recalled([room.flatten(0, 1) for room in self._kept]).float()
+        """Observations (B, ...) -> action logits or means (B, A), values (B,); only if it is not recurrent."""
+        return self._heads(self._computing.features(observations))
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         # A body that can hold an ensemble holds one member for both heads, or one for each.
@@ -126,15 +105,15 @@ class Policy(nn.Module):
         return self.actor(for_actor), self.critic(for_critic).squeeze(-1)
 
     def distribution(self, head: Tensor) -> Categorical | Independent:
-        """The action distribution that the actor head (B, A) describes."""
+        """Returns the action distribution that the actor head (B, A) describes."""
         if self.log_std is None:
             return Categorical(logits=head, validate_args=False)
         return Independent(Normal(head, self.log_std.exp(), validate_args=False), 1, validate_args=False)
 
     def noise(self, *shape: int) -> np.ndarray:
-        """What chance adds to the actor head of each of so many decisions: (*shape, A) float32.
+        """Returns the noise that is added to the actor head of each of so many decisions: (*shape, A) float32.
 
-        Gumbel noise for the logits of a choice, whose argmax is then drawn from their softmax; Gaussian for means.
+        It is Gumbel noise for logits, so that their argmax is drawn from the softmax; Gaussian for means.
         """
         values = torch.empty(*shape, self.actor.out_features)
         drawn = values.normal_() if self.log_std is not None else values.exponential_().log_().neg_()
@@ -143,8 +122,8 @@ class Policy(nn.Module):
     def _remembering(
         self, observations: Tensor, memory: np.ndarray | None, step: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What `forward` gives, of one step; `memory` (N, M) is read and overwritten by what the next step needs."""
-        features = self._features(observations, step)
+        """Returns the heads of one step, like `forward`; overwrites `memory` (N, M) for the next step."""
+        features = self._computing.features(observations, step)
         if self.lstm is not None:
             assert memory is not None, "a recurrent policy needs its memory"
             hidden, cell = self.lstm(features, to_device(memory, self.device).chunk(2, dim=1))
@@ -164,9 +143,9 @@ class Policy(nn.Module):
 
         Args:
             noise: (N, A) of `noise`; None for the most likely actions, or the means.
-            memory: (N, M), zeros at the start of an episode; overwritten by what the next step of the same episodes
-                needs. For a recurrent policy alone.
-            step: of a rollout whose steps are kept, if there is room for them (`keep`).
+            memory: (N, M), zeros at the start of an episode; overwritten for the next step of the same episodes. Only
+                a recurrent policy needs it.
+            step: the step of a rollout; kept if there is room for it (`keep`).
         """
         moved = to_device(observations, self.device)
         if moved.is_cuda and moved.dim() == 4:
@@ -181,17 +160,17 @@ class Policy(nn.Module):
         return actions.numpy(), log_probs.numpy(), values.numpy()
 
     def _decided(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """What `act` returns, `joined`."""
+        """Returns what `act` returns, `joined`."""
         return (joined(*self._decide(self(observations), noise)),)
 
     def _decide(self, found: tuple[Tensor, Tensor], chance: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """What `forward` found -> actions, their log-probabilities and the values."""
+        """Turns the heads into actions, their log-probabilities and the values."""
         head, values = found
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
         return actions, self._judged(head, actions)[0], values
 
     def fetched(self, columns: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The parts of what is `joined` on a card, in main memory."""
+        """Returns the parts of what is `joined` on a GPU, in main memory."""
         actions, log_probs, values = columns.cpu().split([columns.shape[1] - 2, 1, 1], 1)
         chosen = actions if self.n_actions is None else actions.squeeze(1).long()
         return chosen.numpy(), log_probs.squeeze(1).numpy(), values.squeeze(1).numpy()
@@ -206,16 +185,17 @@ class Policy(nn.Module):
     def evaluate(
         self, observations: Tensor | None, actions: Tensor, memory: Tensor | None = None, valid: Tensor | None = None
     ) -> Evaluation:
-        """Log-probabilities, entropies and values of past decisions under the present weights, with gradients.
+        """Returns log-probabilities, entropies and values of past decisions under the present weights, with gradients.
 
-        Those of a recurrent policy are all decisions of N environments, step by step: B is T times N.
+        A recurrent policy needs all decisions of N environments, step by step: B is T times N.
 
         Args:
-            observations: (B, ...); None for all T times N that `act` kept, under the weights that it still has.
-            memory: (N, M) what it remembered before the first step.
-            valid: (B,) bool; False at the steps between two episodes, after which it remembers nothing.
+            observations: (B, ...); None for all T times N that `act` kept, if the weights are still the same.
+            memory: (N, M) of a recurrent policy before the first step.
+            valid: (B,) bool; False at the steps between two episodes, which empty the memory.
         """
-        features = self._kept_features() if observations is None else self._features(observations)
+        body = self._computing
+        features = body.kept_features() if observations is None else body.features(observations)
         if self.lstm is not None:
             assert memory is not None and valid is not None, "a recurrent policy needs its memory"
             features = self._recalled(features, memory, valid)
@@ -223,7 +203,7 @@ class Policy(nn.Module):
         return Evaluation(*self._judged(head, actions), values)
 
     def _recalled(self, features: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
-        """(T * N, F) features of T steps -> (T * N, MEMORY) what the policy made of them one after the other."""
+        """(T * N, F) features of T steps -> (T * N, MEMORY) hidden states of the LSTM, step after step."""
         assert self.lstm is not None
         hidden, cell = memory.chunk(2, dim=1)
         steps, found = len(features) // len(memory), []
@@ -235,9 +215,9 @@ class Policy(nn.Module):
         return torch.cat(found)
 
     def _judged(self, head: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """What `distribution` says of actions, log-probabilities and entropies (B,).
+        """Returns log-probabilities and entropies (B,) of actions, like `distribution`.
 
-        Of means by the formula itself, since PyTorch's distributions cost more than a small network.
+        For means the formula is written out, because PyTorch's distributions cost more than a small network.
         """
         if self.log_std is None:
             distribution = self.distribution(head)
@@ -247,26 +227,22 @@ class Policy(nn.Module):
         log_probs = -0.5 * deviations.square().sum(-1) - constant
         return log_probs, (constant + 0.5 * len(self.log_std)).expand(len(head))
 
-    def weights(self) -> list[nn.Parameter]:
-        """The weights through which `evaluate` goes: those of the bfloat16 body, where there is one, and the heads'."""
-        stand_ins = {
-            id(weight): half
-            for fast in self._fast
-            for weight, half in zip(self.body.parameters(), fast.parameters(), strict=True)
-        }
-        return [stand_ins.get(id(parameter), parameter) for parameter in self.parameters()]
+    def weights(self) -> list[Tensor]:
+        """Returns the weights that `evaluate` computes with: the heads', and the bfloat16 body's if there is one."""
+        instead = self._computing.computing_weights()
+        return [instead.get(id(parameter), parameter) for parameter in self.parameters()]
 
     @torch.no_grad()
     def move_to(self, arena: Arena, *, fill: bool) -> None:
         """Moves every tensor to the arena's memory; unless `fill`, takes over the values that it finds there."""
-        for module in (self, *self._fast):
+        for module in (self, *self._computing.modules[1:]):
             for tensor in (*module.parameters(), *module.buffers()):
                 memory = arena.tensor(tensor)
                 tensor.data = memory.copy_(tensor) if fill else memory
 
     @torch.no_grad()
     def set_gradients(self, shares: Sequence[Sequence[Tensor]]) -> None:
-        """Makes the sum over the shares of gradients, each in the order of `weights`, the gradient of the weights."""
+        """Sets the gradient of the weights to the sum of these shares, each in the order of `weights`."""
         parameters = list(self.parameters())
         if not self._gradients:
             self._gradients = [torch.empty_like(parameter) for parameter in parameters]
@@ -278,27 +254,23 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def observe(self, observations: np.ndarray) -> None:
-        """Takes observations, of pixels (N, C, H, W) the newest frames, for the statistics by which they are read.
+        """Adds observations to the statistics by which they are read; of pixels (N, C, H, W), the newest frames.
 
-        With them the policy learns Pong from a third of the steps (`readers.PixelReader`). Those of pixels stay as
-        they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
+        With them the policy learns Pong from a third of the steps (`readers.PixelReader`). Statistics of pixels stay
+        as they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
         """
         of_pixels = isinstance(self.body, networks.NatureCNN)
         if self.statistics is None or (of_pixels and self.statistics.count >= PIXEL_STEPS):
             return
         self.statistics.add(torch.from_numpy(observations[:, -1] if of_pixels else observations))
-        for body in (self.body, *self._fast):
+        for body in self._computing.modules:
             body.reader.normalise(*self.statistics.mean_and_std())  # type: ignore[union-attr, operator]
 
-    @torch.no_grad()
     def refresh(self) -> None:
-        """Copies the float32 weights to the bfloat16 copy; call after every change of the weights."""
-        for fast in self._fast:
-            torch._foreach_copy_(list(fast.parameters()), list(self.body.parameters()))
+        """Copies the float32 weights to the bfloat16 copy; call it after every change of the weights."""
+        self._computing.refresh()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         result = super().load_state_dict(*args, **kwargs)
-        self.refresh()
-        for fast in self._fast:
-            torch._foreach_copy_(list(fast.buffers()), list(self.body.buffers()))
+        self._computing.refresh(buffers=True)
         return result

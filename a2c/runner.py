@@ -293,7 +293,7 @@ class Runner:
             act_in_turns(self.actors, given_up, watch=self.watch or self.record, stopwatch=self.stopwatch)
         self.crew.results()
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
-            raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: mend the environment.")
+            raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: fix the environment.")
         done = r.terminated | r.truncated
         r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards

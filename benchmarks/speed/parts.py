@@ -23,7 +23,7 @@ from a2c.follower import start_crew
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, a2c_update, ppo_update
-from a2c.worker import PolicyWorker
+from a2c.worker import PolicyWorker, WorkerSpec
 from benchmarks import ROOT
 from commands.config import RunConfig
 from commands.flags import parse
@@ -134,7 +134,7 @@ def policy_update(algo: Algo = "a2c", seconds: float = 10.0) -> Reading:
         for column in (rollout.advantages, rollout.returns):
             column[:] = np.random.default_rng(0).normal(size=column.shape)
         batch = Batch.of(rollout, device=worker.policy.device)
-        update, parts = ppo_update if algo == "ppo" else a2c_update, (worker.policy, worker.optimizer)
+        update, parts = ppo_update if algo == "ppo" else a2c_update, (worker.policy, worker.learner.optimizer)
         per_second, took = pace(lambda: update(*parts, batch, config, worker.crew), seconds)
     n = rollout.n_decisions
     size = math.ceil(n / config.ppo_minibatches) if algo == "ppo" else n
@@ -338,10 +338,9 @@ def leading(config: PolicyConfig) -> Iterator[PolicyWorker]:
     """The policy's worker on the true reward in this process, with its crew in others."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children, size = Children(channels), crew_size(env_info(PONG), config, device(), torch.get_num_threads())
-    links, memory = start_crew(children, PONG, config, size)
-    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": False, "memory": memory}
+    followers = start_crew(children, PONG, config, size)
     with scratch_folder() as folder:
-        worker = PolicyWorker(PONG, config, None, channels, folder, seed=0, device=device(), links=links, **flags)
+        worker = PolicyWorker(WorkerSpec(PONG, config, folder, 0, device=device(), followers=followers), channels)
         try:
             yield worker
         finally:

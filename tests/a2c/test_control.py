@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from a2c.worker import PolicyWorker
+from a2c.worker import PolicyWorker, WorkerSpec
 from commands.flags import parse
 from drlhp.runtime.channels import Channels, drain
 from drlhp.runtime.weights import WeightsBoard
@@ -22,6 +22,16 @@ from envs import EnvError
 from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
 
 PENDULUM = "InvertedPendulum-v1"
+
+
+@dataclass(frozen=True)
+class Built:
+    """The spec of a copy that was built already."""
+
+    rewarder: PredictorCopy
+
+    def build(self) -> PredictorCopy:
+        return self.rewarder
 
 
 def worker(
@@ -37,8 +47,8 @@ def worker(
     words = ["train_policy_with_original_rewards", env_id, "--million_timesteps", str(million_timesteps), *flags]
     config = replace(parse(words).policy, eval_interval_million_timesteps=0)
     channels = channels or Channels.create(synchronous=True, take_turns=False)
-    place = {"seed": 0, "n_watched": 0, "render_episodes": False, "resume": resume, "clip_steps": clip_steps}
-    return PolicyWorker(env_id, config, rewarder, channels, folder, **place)  # type: ignore[arg-type]
+    spec = WorkerSpec(env_id, config, folder, 0, Built(rewarder) if rewarder else None, resume=resume)
+    return PolicyWorker(replace(spec, clip_steps=clip_steps), channels)
 
 
 def untrained() -> PredictorCopy:
@@ -70,19 +80,23 @@ def test_a_policy_that_is_reset_begins_anew_once_and_acts_so(tmp_path: Path) -> 
     begun.step()
     learned = begun.policy.body.state_dict()
     learned = {name: weights.clone() for name, weights in learned.items()}
-    assert begun.policy.log_std is not None and begun.units.rollouts == 1 and begun.steps < 1000
+    assert begun.policy.log_std is not None and begun.learner.units.rollouts == 1 and begun.steps < 1000
     with torch.no_grad():
         begun.policy.log_std.add_(3)
     begun.step()
     assert 1000 < begun.steps <= 1024 and begun.updates == 2, "the training goes on"
-    assert begun.units.rollouts == 0 and not begun.optimizer.state, "nothing is left of what was learned"
+    assert begun.learner.units.rollouts == 0 and not begun.learner.optimizer.state, (
+        "nothing is left of what was learned"
+    )
     assert not any(torch.equal(weights, learned[name]) for name, weights in begun.policy.body.state_dict().items())
     assert begun.runner.collect()[0].actions.std() == pytest.approx(0.2, rel=0.2)
     begun.close()
     resumed = worker(tmp_path, 0.03, *flags, resume=True)
     for rollouts in (1, 2):
         resumed.step()
-        assert resumed.units.rollouts == rollouts and resumed.optimizer.state, "and it is not reset again"
+        assert resumed.learner.units.rollouts == rollouts and resumed.learner.optimizer.state, (
+            "and it is not reset again"
+        )
     resumed.close()
 
 
@@ -136,8 +150,8 @@ def test_the_critic_of_another_run_tells_true_rewards_in_the_units_it_learned_th
         for name, taken_over in (("a", source == "true"), ("b", False)):
             flags = ("--load_policy_ckpt_dir", str(tmp_path / source))
             loaded = worker(tmp_path / name, 0.03, *flags, rewarder=None if name == "a" else untrained())
-            assert (loaded.units.state() == begun.units.state()) == taken_over
-            assert loaded.units.rollouts == int(taken_over)
+            assert (loaded.learner.units.state() == begun.learner.units.state()) == taken_over
+            assert loaded.learner.units.rollouts == int(taken_over)
             loaded.close()
 
 
@@ -193,7 +207,7 @@ def test_what_is_not_finite_ends_the_run_and_not_the_policy(
     try:
         begun = worker(tmp_path, 0.01, "--n_envs", "1", env_id="Faulty-v0")
         begun.step()
-        with np.errstate(over="ignore"), pytest.raises(EnvError, match=rf"^{reason} of Faulty-v0 .* mend the envir"):
+        with np.errstate(over="ignore"), pytest.raises(EnvError, match=rf"^{reason} of Faulty-v0 .* fix the envir"):
             begun.step()
         assert all(bool(weights.isfinite().all()) for weights in begun.policy.parameters()) and begun.updates == 1
         begun.close()
@@ -213,7 +227,9 @@ def test_ppo_learns_to_balance_with_the_defaults_and_goes_on_from_a_checkpoint(t
     learned = float(np.mean(begun.runner.finished_returns))
     assert first < 20 < 24 < learned <= 25
     resumed = worker(tmp_path, 0.04, resume=True)
-    assert resumed.units.state() == begun.units.state() and begun.units.rollouts == begun.updates
+    assert (
+        resumed.learner.units.state() == begun.learner.units.state() and begun.learner.units.rollouts == begun.updates
+    )
     assert resumed.runner.true_reward_total == begun.runner.true_reward_total > 0.6 * begun.steps
     for ours, theirs in zip(resumed.policy.state_dict().values(), begun.policy.state_dict().values(), strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())

@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, allocate, crew_size, share
 from a2c.follower import start_crew
-from a2c.worker import PolicyWorker, run_worker
+from a2c.worker import PolicyWorker, WorkerSpec, run_worker
 from commands.flags import parse
 from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels
@@ -53,15 +53,12 @@ class DistantEnv(gymnasium.Env):
 
 
 @contextmanager
-def leader(
-    folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT, *, resume: bool = False, **options: Any
-) -> Iterator[PolicyWorker]:
+def leader(folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT) -> Iterator[PolicyWorker]:
     """A worker on the true reward in this process, with the others in theirs."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
-    links, memory = start_crew(children, env_id, config, size)
-    flags: dict[str, Any] = {"n_watched": 0, "render_episodes": False, "resume": resume, **options}
-    worker = PolicyWorker(env_id, config, None, channels, folder, seed=0, links=links, memory=memory, **flags)
+    followers = start_crew(children, env_id, config, size)
+    worker = PolicyWorker(WorkerSpec(env_id, config, folder, 0, followers=followers), channels)
     try:
         yield worker
     finally:
@@ -275,7 +272,6 @@ def test_an_environment_whose_line_is_cut_is_not_taken_for_a_crew_that_is(
     spec = EnvSpec("Distant-v0", entry_point="tests.a2c.test_crew:DistantEnv", max_episode_steps=50)
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     config = PolicyConfig("a2c", n_envs=1, eval_interval_million_timesteps=0)
-    arguments = {"env_id": "Distant-v0", "config": config, "run_dir": tmp_path, "seed": 0, "n_watched": 0}
     channels = Channels.create(synchronous=True, take_turns=False)
     with pytest.raises(ConnectionResetError, match="the simulator has hung up"):
-        run_worker(channels, 1, None, {**arguments, "render_episodes": False, "resume": False})
+        run_worker(channels, WorkerSpec("Distant-v0", config, tmp_path, 0))

@@ -24,7 +24,7 @@ import torch
 from a2c.config import PolicyConfig
 from a2c.evaluation import SEED_OFFSET, Evaluator, play
 from a2c.model import Policy
-from a2c.worker import PolicyWorker
+from a2c.worker import PolicyWorker, WorkerSpec
 from commands.flags import parse
 from commands.progress import Progress, draw_curves, summary
 from drlhp.errors import UserError, told
@@ -205,9 +205,7 @@ def worker(folder: Path, env_id: str, **changes: Any) -> Iterator[tuple[PolicyWo
     """A worker on the true reward, in this process."""
     config = replace(parse(["train_policy_with_original_rewards", env_id]).policy, n_envs=2, **changes)
     ring = channels()
-    made = PolicyWorker(
-        env_id, config, None, ring, folder, seed=0, n_watched=0, render_episodes=False, resume=folder.exists()
-    )
+    made = PolicyWorker(WorkerSpec(env_id, config, folder, 0, resume=folder.exists()), ring)
     with closing(made):
         yield made, ring
 
@@ -218,7 +216,7 @@ def state(made: PolicyWorker) -> dict[str, Any]:
         **made.policy.state_dict(),
         "random": torch.get_rng_state(),
         "next": torch.from_numpy(made.runner.rollout.observations.copy()),
-        "lr": torch.tensor(made.optimizer.param_groups[0]["lr"]),
+        "lr": torch.tensor(made.learner.optimizer.param_groups[0]["lr"]),
         "returns": torch.tensor(list(made.runner.finished_returns)),
     }
 
@@ -261,12 +259,11 @@ def test_a_run_in_lockstep_is_the_same_bit_for_bit_with_and_without(tmp_path: Pa
 
 def test_the_clocks_of_the_speeds_stand_still(tmp_path: Path) -> None:
     with worker(tmp_path / "a", DOT, eval_episodes=1) as (made, _):
-        before = (time.monotonic(), made._report_mark[0], made._log_mark[0])
-        made._evaluate_if_due()
-        took, *moved = (
-            now - then
-            for now, then in zip((time.monotonic(), made._report_mark[0], made._log_mark[0]), before, strict=True)
-        )
+        told = made.telemetry
+        before = (time.monotonic(), told.report_pace.since, told.curve_pace.since)
+        made.evaluate_if_due()
+        after = (time.monotonic(), told.report_pace.since, told.curve_pace.since)
+        took, *moved = (now - then for now, then in zip(after, before, strict=True))
         assert all(took / 2 < by <= took for by in moved), "as far as the evaluation was long"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,8 @@ import torch
 
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from a2c.exploration import KEPT, NEIGHBOUR, REWARD_STD, StateEntropy, described, neighbour_distance
-from a2c.worker import PolicyWorker
+from a2c.rewards import disagreement_bonus, with_bonus
+from a2c.worker import PolicyWorker, WorkerSpec
 from drlhp.runtime.channels import Channels
 
 
@@ -61,8 +60,8 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
         explore_million_timesteps=million_timesteps,
         eval_interval_million_timesteps=0,
     )
-    place = {"run_dir": tmp_path, "seed": 1, "n_watched": 0, "render_episodes": False, "resume": False}
-    worker = PolicyWorker("MountainCar-v0", config, None, Channels.create(synchronous=True, take_turns=False), **place)  # type: ignore[arg-type]
+    spec = WorkerSpec("MountainCar-v0", config, tmp_path, 1)
+    worker = PolicyWorker(spec, Channels.create(synchronous=True, take_turns=False))
     reached = []
     while not worker.finished:
         worker.step()
@@ -78,7 +77,7 @@ def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path) -
 @pytest.mark.parametrize(("steps", "weight"), [(0, 0.5), (500, 0.25), (1000, 0.0)])
 def test_the_bonus_is_the_deviation_of_the_members_and_falls_to_nothing(steps: int, weight: float) -> None:
     """RUNE's (Liang et al. 2022), whose weight falls as the run goes on."""
-    worker: Any = SimpleNamespace(config=PolicyConfig(disagreement_bonus=0.5), steps=steps, max_steps=1000)
+    bonus = disagreement_bonus(PolicyConfig(disagreement_bonus=0.5), steps, 1000)
     predicted = np.array([[[1.0, 2.0]], [[3.0, 2.0]], [[8.0, 2.0]]], np.float32)  # (members, T, N)
     deviation = np.sqrt(((1 - 4) ** 2 + (3 - 4) ** 2 + (8 - 4) ** 2) / 3)
-    assert PolicyWorker._reward(worker, predicted) == pytest.approx(np.array([[4 + weight * deviation, 2.0]]))
+    assert with_bonus(predicted, bonus) == pytest.approx(np.array([[4 + weight * deviation, 2.0]]))

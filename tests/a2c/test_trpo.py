@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from a2c.returns import advantages
 from a2c.runner import Rollout, Runner
 from a2c.trpo import VALUE_PASSES, Fisher, actor_parameters, conjugate_gradient, mean_kl, trpo_update
 from a2c.update import Batch, make_optimizer
-from a2c.worker import PolicyWorker
+from a2c.worker import PolicyWorker, WorkerSpec
 from drlhp.runtime.channels import Channels
 from envs import EnvInfo, env_info, make_vec_env
 from tests.a2c.test_update import random_batch
@@ -159,12 +158,11 @@ def test_a_resumed_run_goes_on_with_its_critics_optimiser(tmp_path: Path) -> Non
     states = []
     for resume in (False, True):
         channels = Channels.create(synchronous=True, take_turns=False)
-        about: dict[str, Any] = {"seed": 0, "n_watched": 0, "render_episodes": False, "resume": resume}
-        worker = PolicyWorker("CartPole-v1", config, None, channels, tmp_path, **about)
+        worker = PolicyWorker(WorkerSpec("CartPole-v1", config, tmp_path, 0, resume=resume), channels)
         if not resume:
             for _ in range(2):
                 worker.step()
-        states.append((worker.steps, worker.optimizer.state_dict()["state"], worker.policy.state_dict()))
+        states.append((worker.steps, worker.learner.optimizer.state_dict()["state"], worker.policy.state_dict()))
         worker.close()
     (steps, moments, weights), (resumed_steps, resumed_moments, resumed_weights) = states
     assert steps == resumed_steps == 128 and len(moments) == 6  # weights and biases of two layers and the head

@@ -95,7 +95,7 @@ def test_only_large_networks_that_share_a_small_processor_take_turns(
     config = replace(parse(words), device=device)
     folder = RunFolder.create(tmp_path / "run", config.as_dict())
     try:
-        assert run.Run(config, folder).take_turns == turns
+        assert run.Ring(config, folder.path).take_turns == turns
     finally:
         folder.close()
 

@@ -1,0 +1,92 @@
+"""The checkpoints of the policy: what they hold, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from a2c.config import PolicyConfig
+from a2c.learner import Learner
+from a2c.rewards import Rewarder
+from drlhp.runtime import checkpoint
+
+
+@dataclass(frozen=True)
+class Course:
+    """How far a training is."""
+
+    steps: int = 0  # agent steps that the policy has learned from
+    updates: int = 0
+    finished_returns: list[float] = field(default_factory=list)  # true rewards of the newest episodes
+    n_episodes: int = 0
+    true_reward_total: float = 0.0  # of all steps; NaN if the run is older than this count
+
+
+class PolicyCheckpoints:
+    """Writes the checkpoints of a run's policy, and loads the newest one.
+
+    Args:
+        folder: the run's `policy` folder.
+    """
+
+    def __init__(self, folder: Path, env_id: str, config: PolicyConfig, learner: Learner, rewarder: Rewarder | None):
+        self.folder, self.env_id, self.config = folder, env_id, config
+        self.learner, self.rewarder = learner, rewarder
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
+
+    def is_due(self, updates: int) -> bool:
+        """Whether to save after so many updates."""
+        return updates % self.config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by
+
+    def save(self, course: Course) -> Path:
+        """Writes a checkpoint; returns its path."""
+        self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
+        return checkpoint.save(
+            self.folder,
+            course.steps,
+            {
+                "kind": "policy",
+                "env_id": self.env_id,
+                "network": self.config.policy_network,
+                "algo": self.config.algo,
+                "updates": course.updates,
+                "weights": self.learner.policy.state_dict(),
+                "optimizer": self.learner.optimizer.state_dict(),
+                "finished_returns": course.finished_returns,
+                "episodes": course.n_episodes,
+                "true_reward_total": course.true_reward_total,
+                "random": torch.get_rng_state(),
+                "value_units": self.learner.units.state(),
+                "reward_normaliser": self.rewarder.normaliser if self.rewarder else None,
+            },
+        )
+
+    def load(self, *, resume: bool) -> Course:
+        """Goes on from this run's newest checkpoint, or starts from the weights of another run."""
+        if resume and checkpoint.list_checkpoints(self.folder):
+            path = checkpoint.find(self.folder, "policy")
+        elif self.config.load_policy_ckpt_dir:
+            path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
+        else:
+            return Course()
+        state, learner = checkpoint.load(path, kind="policy", env_id=self.env_id), self.learner
+        checkpoint.fill(learner.policy, state["weights"], path)
+        if path.parent != self.folder:
+            # Only the true reward is the same in both runs: each run scales its predicted rewards anew.
+            if self.rewarder is None and not state.get("reward_normaliser") and "value_units" in state:
+                learner.units.load(state["value_units"])
+            return Course()
+        if state["algo"] == self.config.algo:  # the averages of another algorithm's optimiser mean something else
+            learner.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        if "value_units" in state:  # older checkpoints have none
+            learner.units.load(state["value_units"])
+        if self.rewarder and state.get("reward_normaliser"):  # likewise
+            self.rewarder.normaliser = state["reward_normaliser"]
+        returns = state["finished_returns"]
+        n_episodes, total = state.get("episodes", len(returns)), state.get("true_reward_total", math.nan)
+        return Course(state["step"], state["updates"], returns, n_episodes, total)
