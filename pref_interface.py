@@ -26,7 +26,7 @@ from drlhp.queries.ordering import OrderingQueries
 from drlhp.queries.schedule import LabelSchedule, labels_due
 from drlhp.queries.selection import CENTRES, NEWEST_SHARE, QuerySelection, informativeness, looks
 from drlhp.runtime.channels import Channels, drain
-from drlhp.screens.person import Ui
+from drlhp.screens.opening import Ui
 from pref_db import PrefDB
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from drlhp.labelling.notices import SILENT_SECONDS, Notices, Who
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
 from drlhp.screens.gatherer import gatherer_for
-from drlhp.screens.person import Ui
+from drlhp.screens.opening import Ui
 from envs import task_of
 from pref_db import PrefDB, store_path
 

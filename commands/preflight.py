@@ -12,7 +12,7 @@ from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.labelling.teachers import true_rewards
 from drlhp.runtime import checkpoint
-from drlhp.screens.person import screen_for
+from drlhp.screens.opening import screen_for
 from envs import env_info, make_vec_env
 from pref_db import PrefDB, store_path
 from pref_interface import teacher_of
@@ -57,7 +57,7 @@ def check_inputs(config: RunConfig) -> None:
     asks_person = gathers(config) and not config.prefs.synthetic_prefs
     shows_episodes = config.render_episodes and config.mode != "pretrain_reward_predictor"  # which plays none
     if shows_episodes or (asks_person and screen_for(config.prefs.ui) == "window"):
-        from drlhp.screens.window import INSTEAD, open_display
+        from drlhp.screens.canvas import INSTEAD, open_display
 
         open_display("leave out --render_episodes" if shows_episodes else INSTEAD)
     keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)

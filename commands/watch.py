@@ -20,8 +20,9 @@ from a2c import demonstrations
 from commands.agent import Agent, play
 from drlhp.bounds import SEED, at_least, check
 from drlhp.errors import UserError
+from drlhp.screens.canvas import DisplayError, open_display
+from drlhp.screens.episode_window import EpisodeWindow
 from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
-from drlhp.screens.window import DisplayError, EpisodeWindow, open_display
 from envs import EnvInfo, make_vec_env
 
 PAUSE_SECONDS = 1.0  # the end of an episode stays on

@@ -10,10 +10,10 @@ from commands.progress import Progress, is_terminal
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer
 from drlhp.runtime.channels import Episode
-from drlhp.screens.window import EncodedFrames
+from drlhp.screens.episode_window import EncodedFrames
 
 if TYPE_CHECKING:
-    from drlhp.screens.window import EpisodeWindow
+    from drlhp.screens.episode_window import EpisodeWindow
 
 FRAME_SECONDS = 1 / 120  # between two looks at a window or at the keys, if the run has nothing else to do
 IDLE_SECONDS = 0.05  # the same without either
@@ -41,7 +41,7 @@ class Watchers:
 
     def open_window(self) -> None:
         """Opens a window that shows the last full episode."""
-        from drlhp.screens.window import EpisodeWindow
+        from drlhp.screens.episode_window import EpisodeWindow
 
         self._window = EpisodeWindow()
 

@@ -31,9 +31,10 @@ from drlhp.queries.schedule import labels_due
 from drlhp.queries.selection import QuerySelection, informativeness, looks
 from drlhp.runtime.channels import SEGMENT_QUEUE_SIZE, Channels
 from drlhp.runtime.turns import StopFlag
-from drlhp.screens import person
+from drlhp.screens import questions
 from drlhp.screens.gatherer import PERSON_AHEAD, PersonGatherer
-from drlhp.screens.person import LEAST_PACES, TerminalLines
+from drlhp.screens.lines import TerminalLines
+from drlhp.screens.pace import LEAST_PACES
 from drlhp.screens.playback import Playback
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
@@ -707,7 +708,7 @@ def test_answers_keep_the_time_for_which_the_pair_was_looked_at(desk: Desk, monk
     assert start <= row.shown_at <= row.answered_at <= time.time()
     desk.ask()
     clocks = SimpleNamespace(time=lambda: time.time() - 1e6, monotonic=time.monotonic)
-    monkeypatch.setattr(person, "time", clocks)  # the wall clock is put back meanwhile
+    monkeypatch.setattr(questions, "time", clocks)  # the wall clock is put back meanwhile
     desk.answer("l")
     row = list(desk.interface.db.answers())[-1]
     assert row.answered_at < start - 9e5 and row.shown_at is not None

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Asks the person at this screen."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from drlhp.errors import PrefDBError
 from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.gatherers import Answered, PreferenceGatherer, QueueGatherer
 from drlhp.labelling.notices import Who
-from drlhp.screens.person import Person, Presses, Screen, Ui, open_screen
+from drlhp.screens.opening import Ui, open_screen
+from drlhp.screens.person import Person
+from drlhp.screens.screen import Presses, Screen
 from pref_db import PrefDB
 
-PERSON_AHEAD = 3  # few, so that a clip is young when it is asked about
+PERSON_AHEAD = 3  # pairs in the queue: few, so that clips are recent when the person sees them
 
 
 class PersonGatherer(QueueGatherer):
-    """One person answers at this screen; others may help from elsewhere."""
+    """Asks one person at this screen; other people may answer from elsewhere."""
 
     ahead = PERSON_AHEAD
 
@@ -41,9 +43,9 @@ class PersonGatherer(QueueGatherer):
         return super().drain()
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
-        self._look()  # what cannot be shown has been taken back
+        self._look()  # the person may have found pairs that cannot be shown
         super().tell(status, state)
-        # Whether somebody answers the run's questions through `label`.
+        # If the person has left, somebody else may answer the run's questions through `label`.
         self._helped = self.person.ended and self.who == "run" and self.queue.notices.goes_on("label")
         self.person.status = status
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
@@ -54,10 +56,10 @@ class PersonGatherer(QueueGatherer):
 
     def close(self) -> None:
         self.person.close()
-        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+        with contextlib.suppress(PrefDBError):  # perhaps the store has failed
             self.queue.notices.beat(self.who, {"status": self._told, "labellers": []})
 
 
 def gatherer_for(ui: Ui, db: PrefDB, labeller: str = LABELLER, who: Who = "run") -> PreferenceGatherer:
-    """Who is asked where people label: the person at this screen. Raises DisplayError."""
+    """Returns the gatherer that asks the person at this screen. Raises DisplayError."""
     return PersonGatherer(db, *open_screen(ui), labeller, who)

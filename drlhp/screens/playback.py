@@ -1,4 +1,4 @@
-"""How a pair of clips plays: one clock for both, real speed, pause, steps; and what people can do with it."""
+"""How a pair of clips plays: one clock for both, real speed, pause, steps; and help, notes and marks beside it."""
 
 from __future__ import annotations
 
@@ -9,45 +9,23 @@ from collections.abc import Callable
 from rich.cells import chop_cells
 
 from drlhp.labelling.answers import MAX_NOTE
+from drlhp.screens.keys import HELP, PLAYING
 
-GUARD_SECONDS = 0.25  # nobody has seen a new pair yet: presses are meant for the pair before
-SEAM_SECONDS = 0.2  # hold of the last frame: the jump back to the start is no movement
+GUARD_SECONDS = 0.25  # after a new pair appears, answers are meant for the pair before
+SEAM_SECONDS = 0.2  # for which the last frame stays, so that the jump to the first one does not look like movement
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
-
-ANSWERS = ("left", "right", "equal", "incomparable")
-WORDS = {"left": "Left", "right": "Right", "equal": "Equal", "incomparable": "Can't tell"}
-PLAYING = ("pause", "back", "forward", "slower", "faster", "replay")
-# What is asked for besides an answer may be meant although the pair is new, or there is none.
-ALWAYS = ("undo", "help", "break", "gallery", "quality", "escape", "close")
-KEYS_HELP = "L left, R right, E equal, Enter can't tell, U undo"
-HELP = (
-    "L or left arrow    the left clip is better",
-    "R or right arrow   the right clip is better",
-    "E or up arrow      equally good",
-    "Enter, down arrow  can't tell",
-    "U or backspace     undo, as often as you like",
-    "space              pause      , and .   one step back and on",
-    "[ and ]            slower and faster      Home   from the start",
-    "S                  pass this pair on, to somebody else or for later",
-    "F                  mark this pair, with a note if you like: Enter ends it",
-    "G                  your answers, newest first, to look at again and change",
-    "Q                  how good the answers are",
-    "P                  take a break      H or ?   this help",
-    "T                  start training before all initial labels are given",
-    "Esc twice, Ctrl-D  end the labelling; training goes on",
-)
 
 GOES_BACK, GOES_ON = "Any key goes back.", "Space shows the rest; any other key goes back."
 
 
 def loop_index(seconds: float, n_frames: int, fps: float, hold: float) -> int:
-    """The frame to show this long after the start of a loop which holds its last frame for `hold` seconds."""
+    """Returns the frame to show `seconds` after a loop began that holds its last frame for `hold` seconds."""
     phase = seconds % (n_frames / fps + hold)
     return min(int(phase * fps), n_frames - 1)
 
 
 def plain(text: str) -> str:
-    """The text in one line, without control characters: some are commands to a terminal."""
+    """Returns the text in one line, without control characters, because some are commands to a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -58,26 +36,26 @@ class Playback:
         self.clock, self.speed, self.paused = clock, 1.0, False
         self.n_frames, self.fps = 1, 1.0
         self.replays = 0
-        self.reading: tuple[str, ...] = ()  # what takes the place of the clips until the next key
-        self.page, self.n_pages = 0, 1  # of what is read: the one that is shown, and how many the screen makes of it
-        self.task = ""  # in a sentence, which stays beside the clips
+        self.reading: tuple[str, ...] = ()  # paragraphs shown in place of the clips until the next key
+        self.page, self.n_pages = 0, 1  # the page of `reading` that is shown, and how many pages the screen needs
+        self.task = ""  # one sentence, which stays beside the clips
         self.instructions: tuple[str, ...] = ()  # paragraphs, below task and keys in the help
-        self.keys_line = ""  # what keys do now, where that is not the usual
+        self.keys_line = ""  # what keys do now, if not the usual
         self.asked = ""  # the action that waits for a second press; any other key is a no
-        self.flagged, self.note = False, ""  # what goes with an answer to the pair
-        self.writing = False  # the note: no key is an answer or a command
+        self.flagged, self.note = False, ""  # stored with the answer to the pair
+        self.writing = False  # whether keys are letters of the note, and not answers or commands
         self._at, self._since = 0.0, clock()  # seconds of clip at a time of the clock
         self._started = self._touched = self._since
 
     def start(self, n_frames: int, fps: float) -> None:
-        """A new pair, of so many frames at so many per second."""
+        """Starts a new pair of `n_frames` frames at `fps` frames per second."""
         self.n_frames, self.fps, self.paused, self.replays = n_frames, fps, False, 0
         self._at, self._since = 0.0, self.clock()
         self._started = self._touched = self._since
 
     @property
     def idle_seconds(self) -> float:
-        """Since a key was pressed, or the pair was first shown."""
+        """The time since a key was pressed, or the pair was first shown."""
         return self.clock() - self._touched
 
     @property
@@ -86,11 +64,11 @@ class Playback:
         return round(1000 * (self.clock() - self._started))
 
     def index(self) -> int:
-        """The frame to show now."""
+        """Returns the frame to show now."""
         return loop_index(self._seconds(), self.n_frames, self.fps, SEAM_SECONDS)
 
     def do(self, action: str) -> bool:
-        """Carries out one of PLAYING; False for anything else."""
+        """Carries out one of PLAYING; returns False for any other action."""
         if action not in PLAYING:
             return False
         index = self.index()
@@ -108,9 +86,10 @@ class Playback:
         return True
 
     def reads(self, action: str) -> bool:
-        """Shows help when asked; space turns its pages, any other action puts it away, and is used up by that.
+        """Shows the help, turns its pages or puts it away; returns whether that used up the action.
 
-        So is an action that is a no to what was asked.
+        Space turns the pages and any other action puts the help away. An action that is a no to a question is used up
+        too.
         """
         self._touched = self.clock()
         if self.asked and action not in (self.asked, "close"):
@@ -125,26 +104,26 @@ class Playback:
         return action != "close" and bool(was or self.reading)
 
     def read(self, paragraphs: tuple[str, ...]) -> None:
-        """Shows these in place of the clips until they are put away."""
-        self.reading, self.page, self.n_pages = paragraphs, 0, 2  # perhaps, until the screen has seen it
+        """Shows paragraphs in place of the clips until the labeller puts them away."""
+        self.reading, self.page, self.n_pages = paragraphs, 0, 2  # a guess, until the screen has laid them out
 
     def page_lines(self, columns: int, rows: int) -> list[str]:
-        """The page of what is read, as lines that fit into so many columns and rows, and what keys do."""
+        """Returns the page that is shown, as lines that fit the columns and rows, and what keys do at its end."""
         wrapped = [line for text in self.reading for line in textwrap.wrap(plain(text), columns) or [""]]
         lines = [part for line in wrapped for part in chop_cells(line, columns) or [""]]  # letters may be two wide
         rows = max(1, rows - 2)
         self.n_pages = max(1, -(-len(lines) // rows))
-        self.page = min(self.page, self.n_pages - 1)  # they are fewer where the screen has grown
+        self.page = min(self.page, self.n_pages - 1)  # a screen that has grown needs fewer pages
         shown = lines[self.page * rows : (self.page + 1) * rows]
         return [*shown, "", GOES_ON if self.page + 1 < self.n_pages else GOES_BACK]
 
     def flag(self) -> None:
-        """Marks the pair and begins a note about it, or takes both away."""
+        """Marks the pair and begins a note about it, or removes both."""
         self.flagged = self.writing = not self.flagged
         self.note = ""
 
     def write(self, typed: str) -> None:
-        """Takes what was typed while a note is written: a character, Enter, backspace or Esc."""
+        """Takes one key while a note is written: a character, Enter, backspace or Esc."""
         self._touched = self.clock()
         if typed in ("\r", "\n"):
             self.note, self.writing = self.note.strip(), False
@@ -156,7 +135,7 @@ class Playback:
             self.note = (self.note + typed)[:MAX_NOTE]
 
     def words(self) -> str:
-        """What is unusual about the playing now, for a status line; mostly empty."""
+        """Returns what is unusual about the playing now, for a status line; mostly empty."""
         speed = "" if self.speed == 1 else f"{self.speed:g}x speed"
         return ", ".join(word for word in ("paused" if self.paused else "", speed) if word)
 

@@ -22,8 +22,9 @@ from drlhp.runtime import checkpoint
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.weights import WeightsBoard
+from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.gatherer import PersonGatherer
-from drlhp.screens.window import ClipWindow, DisplayError, open_display
+from drlhp.screens.window import ClipWindow
 from drlhp.training.trainer import Intervals, TrainerSpec, run_trainer
 from drlhp.wrapper.background import INTERFACE, TRAINER, BackgroundProcesses
 from drlhp.wrapper.description import WrappedEnv

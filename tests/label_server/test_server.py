@@ -38,7 +38,7 @@ from drlhp.labelling.gatherers import QueueGatherer
 from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.screens.gatherer import PersonGatherer
-from drlhp.screens.person import NoScreen
+from drlhp.screens.screen import NoScreen
 from examples import label_over_http
 from pref_db import PrefDB
 from tests.support import ROOT

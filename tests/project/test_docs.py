@@ -18,7 +18,7 @@ from commands.label import LabelConfig
 from commands.report import ReportConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
-from drlhp.screens.terminal import KEYS
+from drlhp.screens.keys import TERMINAL_KEYS
 from tests.support import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -110,4 +110,4 @@ def test_every_page_can_be_reached_from_the_readme_and_names_keys_that_are_there
         assert f"](docs/{page.name})" in README, page.name
     keys = re.findall(r"`([A-Z,.\[\]]|Space|Home)`", (ROOT / "docs" / "labelling_well.md").read_text())
     pressed = {{"Space": " ", "Home": "\x1b[H"}.get(key, key.lower()) for key in keys}
-    assert len(pressed) > 8 and pressed <= set(KEYS)
+    assert len(pressed) > 8 and pressed <= set(TERMINAL_KEYS)

@@ -30,12 +30,15 @@ from drlhp.data.views import encode_frames
 from drlhp.labelling.answers import MAX_NOTE
 from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
-from drlhp.screens import person as person_module
-from drlhp.screens import terminal as terminal_module
+from drlhp.screens import questions as questions_module
+from drlhp.screens import terminal_keys as terminal_module
 from drlhp.screens.gatherer import PersonGatherer
-from drlhp.screens.person import NoScreen, Person
+from drlhp.screens.half_blocks import fitted, to_256
+from drlhp.screens.person import Person
 from drlhp.screens.playback import GUARD_SECONDS, Playback
-from drlhp.screens.terminal import ENTER, HELD_SECONDS, LEAVE, REPEAT_SECONDS, Keys, TerminalKeys, fitted, to_256
+from drlhp.screens.screen import NoScreen
+from drlhp.screens.terminal import ENTER, LEAVE
+from drlhp.screens.terminal_keys import HELD_SECONDS, REPEAT_SECONDS, Keys, TerminalKeys
 from pref_db import PrefDB
 from tests.support import ROOT
 
@@ -44,15 +47,16 @@ LABELLING = """
 import itertools, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-from drlhp.screens import terminal
+from drlhp.screens import terminal, terminal_keys
 from drlhp.screens.gatherer import PersonGatherer
-from drlhp.screens.person import NoScreen, open_screen
+from drlhp.screens.opening import open_screen
+from drlhp.screens.screen import NoScreen
 from pref_db import Comparison, PrefDB
 db = PrefDB.open(sys.argv[1])
-terminal.GUARD_SECONDS = float(sys.argv[2])
+terminal.GUARD_SECONDS = terminal_keys.GUARD_SECONDS = float(sys.argv[2])
 segments = list(db.segments())
 window = NoScreen()
-place = (window, terminal.TerminalKeys(window.playback)) if sys.argv[3:] else open_screen("terminal")
+place = (window, terminal_keys.TerminalKeys(window.playback)) if sys.argv[3:] else open_screen("terminal")
 gatherer = PersonGatherer(db, *place, "ann")
 try:
     gatherer.submit([Comparison(a, b, False) for a, b in itertools.combinations(segments, 2)])
@@ -569,7 +573,7 @@ def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None
 def test_a_pair_that_nobody_looks_at_goes_to_others_and_can_still_be_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(person_module, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(questions_module, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(terminal_module, "GUARD_SECONDS", 0.0)
     master, slave = pty.openpty()
     clock, screen = Clock(), NoScreen()

@@ -15,9 +15,13 @@ import numpy as np
 import pytest
 
 from drlhp.labelling.queue import LabelQueue
+from drlhp.screens import canvas
 from drlhp.screens import window as viewer
-from drlhp.screens.person import Person
-from drlhp.screens.window import AnswerWindow, ClipWindow, EpisodeWindow
+from drlhp.screens.episode_window import EpisodeWindow
+from drlhp.screens.person import Mode, Person
+from drlhp.screens.pictures import CHOSEN, TEXT, TRACK
+from drlhp.screens.playback import loop_index
+from drlhp.screens.window import AnswerWindow, ClipWindow
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.display import focus, screenshot, xdotool
@@ -116,7 +120,7 @@ def test_clips_run_frame_by_frame_together_and_the_shorter_holds_its_last_frame(
 
 
 def test_a_loop_runs_at_real_speed_and_holds_at_the_seam() -> None:
-    at = [viewer.loop_index(t, 30, 15.0, 0.2) for t in (0.0, 0.5, 1.01, 1.99, 2.01, 2.19, 2.21, 2.71)]
+    at = [loop_index(t, 30, 15.0, 0.2) for t in (0.0, 0.5, 1.01, 1.99, 2.01, 2.19, 2.21, 2.71)]
     assert at == [0, 7, 15, 29, 29, 29, 0, 7]
 
 
@@ -226,9 +230,9 @@ def test_a_break_gives_the_pair_back_and_takes_no_answers(person: Person, window
     sky = (30, 40, 90)
     box(screenshot(), sky)
     xdotool("key", "p")
-    step_until(person, lambda: person.on_break)
+    step_until(person, lambda: person.mode is Mode.ON_BREAK)
     picture = screenshot()
-    assert not (picture == np.array(sky)).all(axis=-1).any() and box(picture, viewer.TEXT)
+    assert not (picture == np.array(sky)).all(axis=-1).any() and box(picture, TEXT)
     assert person.queue.db.read("SELECT count(*) FROM lease WHERE closed_at IS NULL") == [(0,)]
     xdotool("key", "l", "r", "p")
     step_until(person, lambda: person.lease is not None)
@@ -243,7 +247,7 @@ def test_a_note_takes_all_keys_until_it_ends(person: Person, window: ClipWindow)
     xdotool("key", "f", *"lrE", "space", "g", "BackSpace", "BackSpace", "Left", "x", "Return", "bracketright")
     step_until(person, lambda: window.playback.speed == 2)
     assert (window.playback.note, window.playback.flagged, window.playback.writing) == ("lrEx", True, False)
-    assert person.queue.answers.history() == [] and not person.past and not window.playback.paused
+    assert person.queue.answers.history() == [] and person.mode is Mode.ASKED and not window.playback.paused
     xdotool("key", "r")
     step_until(person, lambda: len(person.queue.answers.history()) == 1)
     (row,) = person.queue.answers.history()
@@ -288,16 +292,16 @@ def test_what_is_read_is_turned_page_by_page_and_escape_leaves_it_first(person: 
     xdotool("key", "h", "space")
     step_until(person, lambda: playback.page == 1)
     assert playback.n_pages > 2 and not playback.paused
-    x0, y0, x1, y1 = box(screenshot(), viewer.TEXT)
+    x0, y0, x1, y1 = box(screenshot(), TEXT)
     assert 0 < x0 < x1 < 1080 and 0 < y0 < y1 < 780, "all of the page is in the window"
     xdotool("key", *["space"] * playback.n_pages)
     step_until(person, lambda: not playback.reading)
     xdotool("key", "h", "Escape", "l")
     step_until(person, lambda: len(person.queue.answers.history()) == 1)
     xdotool("key", "g")
-    step_until(person, lambda: bool(person.past))
+    step_until(person, lambda: person.mode is Mode.LOOKING_BACK)
     xdotool("key", "Escape")
-    step_until(person, lambda: not person.past)
+    step_until(person, lambda: person.mode is Mode.ASKED)
     step_until(person, lambda: person.lease is not None)
     xdotool("key", "Escape")
     step_until(person, lambda: "Esc again ends" in window._caption)
@@ -318,7 +322,7 @@ def test_words_below_the_clips_stand_one_above_the_other_however_long(window: Cl
     window.tick()
     picture = screenshot()
     _, _, _, higher = box(picture, RED)
-    _, top, _, _ = box(picture, viewer.TEXT)
+    _, top, _, _ = box(picture, TEXT)
     assert higher < bottom and top > higher, "the clips make room"
 
 
@@ -328,7 +332,7 @@ def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Pers
     db = person.queue.db
     xdotool("key", "g", "bracketright")  # there is none yet
     step_until(person, lambda: window.playback.speed == 2)
-    assert not person.past and person.lease is not None
+    assert person.mode is Mode.ASKED and person.lease is not None
     for n, key in enumerate(("l", "r"), start=1):
         step_until(person, lambda: person.lease is not None)
         xdotool("key", key)
@@ -350,8 +354,8 @@ def test_own_answers_are_shown_as_they_were_seen_and_can_be_changed(person: Pers
     xdotool("key", "e")  # once more
     step_until(person, lambda: "Answer 1 of 2, just now: Equal" in window._caption)
     xdotool("key", "p")
-    step_until(person, lambda: not person.past and person.lease is not None)
-    assert asked is not None and person.lease is not None and person.lease.token == asked.token and not person.on_break
+    step_until(person, lambda: person.mode is Mode.ASKED and person.lease is not None)
+    assert asked is not None and person.lease is not None and person.lease.token == asked.token
     assert {row.comparison_id: row.choice for row in person.queue.answers.history()} == {
         newer.comparison_id: "right",
         older.comparison_id: "equal",
@@ -375,7 +379,7 @@ def test_answers_that_cannot_be_shown_are_passed_over_and_others_changes_are_kep
     step_until(person, lambda: "Answer 1 of 3" in window._caption)
     assert person.queue.answers.edit("elsewhere", "me", oldest.seq, "equal") is not None
     xdotool("key", "r")
-    step_until(person, lambda: not person.past)
+    step_until(person, lambda: person.mode is Mode.ASKED)
     assert "changed elsewhere" in capsys.readouterr().out and person.queue.answers.history()[0].choice == "equal"
 
 
@@ -433,7 +437,7 @@ def test_the_chosen_side_lights_up(window: ClipWindow, monkeypatch: pytest.Monke
     xdotool("key", "r")
     assert tick_until(window, bool) == ["right"]
     picture = screenshot()
-    light, right = box(picture, viewer.CHOSEN), box(picture, BLUE)
+    light, right = box(picture, CHOSEN), box(picture, BLUE)
     assert light[0] < right[0] < right[2] < light[2] and light[0] > box(picture, RED)[2]
 
 
@@ -444,7 +448,7 @@ def test_while_there_is_no_pair_text_is_shown_and_only_undo_and_close_are_taken(
     window.message("waiting for clips 3/20")
     picture = screenshot()
     assert not (picture == np.array(RED)).all(axis=-1).any()
-    x0, _, x1, _ = box(picture, viewer.TEXT)
+    x0, _, x1, _ = box(picture, TEXT)
     assert x1 - x0 > 100
     xdotool("key", "l", "e", "u", "Escape")
     assert tick_until(window, lambda pressed: "escape" in pressed) == ["undo", "escape"]
@@ -480,7 +484,7 @@ def test_an_episode_is_shown_with_its_predicted_reward(display: str) -> None:
     episode = EpisodeWindow()
     episode.show(clip(20, RED, (210, 160)), 15, "Episode 3", plot=np.linspace(-1, 1, 20))
     picture = screenshot()
-    assert box(picture, RED)[3] < box(picture, viewer.TRACK)[3]
+    assert box(picture, RED)[3] < box(picture, TRACK)[3]
     with pytest.raises(ValueError, match="a reward for each of 5 frames"):
         episode.show(clip(5, RED), 15, "", plot=np.zeros(4))
     focus("Episode")
@@ -520,14 +524,14 @@ def test_an_answer_is_framed_and_keys_step_on_and_back(display: str) -> None:
     focus("Answers")
     window.show(clip(5, RED), clip(5, BLUE), 15, "1/2  answer: left better", "left")
     picture = screenshot()
-    frame, left = box(picture, viewer.CHOSEN), box(picture, RED)
+    frame, left = box(picture, CHOSEN), box(picture, RED)
     assert frame[0] < left[0] < left[2] < frame[2] < box(picture, BLUE)[0]
     xdotool("key", "Right", "Return", "Left", "u", "Escape")
     pressed = tick_until(window, lambda pressed: "close" in pressed)
     assert pressed == ["next", "next", "previous", "previous", "close"]
     window.show(clip(5, RED), clip(5, BLUE), 15, "2/2  answer: equal", "equal")
     picture = screenshot()
-    frame = box(picture, viewer.CHOSEN)
+    frame = box(picture, CHOSEN)
     assert frame[0] < box(picture, RED)[0] and box(picture, BLUE)[2] < frame[2]
     window.close()
 
@@ -543,10 +547,7 @@ def test_frames_of_another_kind_are_refused(window: ClipWindow) -> None:
 @pytest.mark.parametrize("name", [None, ":987654"])
 def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | None) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
-    code = (
-        "from drlhp.screens import window\n"
-        "try: window.open_display()\nexcept window.DisplayError as error: print(error)"
-    )
+    code = "from drlhp.screens import canvas\ntry: canvas.open_display()\nexcept canvas.DisplayError as e: print(e)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -561,7 +562,7 @@ def test_without_a_display_one_sentence_names_the_ways_that_work(name: str | Non
 
 @pytest.mark.window
 def test_open_display_leaves_no_window_behind(display: str) -> None:
-    viewer.open_display()
+    canvas.open_display()
     import pyglet
 
     assert len(pyglet.app.windows) == 0

@@ -354,7 +354,7 @@ const ACTIONS = {
   undo, skip, flag,
   pause: () => { player.playing = !player.playing; if (player.clips) showFrame(); showMarks(); },
   back: () => { player.step(-1); showMarks(); },
-  on: () => { player.step(1); showMarks(); },
+  forward: () => { player.step(1); showMarks(); },
   slower: () => changeSpeed(-1),
   faster: () => changeSpeed(1),
   replay: () => { player.replay(); replays += 1; showMarks(); },
@@ -367,7 +367,7 @@ const ACTIONS = {
 
 function act(name) {
   if (name in SAID) answer(name);
-  else if (name === "pause" || name === "back" || name === "on") player.clips && ACTIONS[name]();
+  else if (name === "pause" || name === "back" || name === "forward") player.clips && ACTIONS[name]();
   else ACTIONS[name]();
 }
 
@@ -378,7 +378,7 @@ function onKey(event) {
   if (event.key === "Escape" && relabelling && !anyOpen()) return stopRelabelling();
   if (!name) return;
   event.preventDefault();
-  if (event.repeat && name !== "back" && name !== "on") return;
+  if (event.repeat && name !== "back" && name !== "forward") return;
   if (pairs.away && !relabelling && name in SAID) return goOn();
   act(name);
 }
