@@ -1,4 +1,4 @@
-"""What the user can mend."""
+"""Errors that the user can fix, each with a message of one sentence that says how."""
 
 import errno
 
@@ -10,32 +10,32 @@ FIXES = {
 
 
 class UserError(Exception):
-    """Something the user can mend; the message is one sentence that says how."""
+    """An error that the user can fix; the message is one sentence that says how."""
 
 
 def reason_of(error: BaseException) -> str:
-    """What somebody else's error says, to stand in a sentence: its first line, or its type if it says nothing."""
+    """Returns the first line of a foreign error's message, or its type if it has none, for use within a sentence."""
     return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
 
 
 def told(error: BaseException) -> str:
-    """What is told of an error, as one sentence; where the system will not use a file, with the fix."""
+    """Returns an error's message as one sentence, with the fix if the system refuses a file."""
     if isinstance(error, OSError) and error.errno in FIXES:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
-    sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a name may go over two lines
+    sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a file name may contain a line break
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 class PrefDBError(UserError):
-    """Something the user can put right; the message is one sentence with the fix."""
+    """The store fails in a way that the user can fix; the message is one sentence with the fix."""
 
 
 class DamagedError(PrefDBError):
-    """A stored segment or clip cannot be read; the rest of the file may be well."""
+    """A stored segment or clip cannot be read; the rest of the file may be intact."""
 
 
 class UnknownSegmentError(PrefDBError):
-    """There is no segment of that id."""
+    """No segment with that id is stored."""
 
 
 class SpaceError(UserError, ValueError):

@@ -23,7 +23,7 @@ import pytest
 from drlhp.data.comparison import Choice, Label
 from drlhp.data.segment import Segment
 from drlhp.labelling.answers import Lease, Submission
-from drlhp.labelling.gatherers import PEOPLE_AHEAD, QueueGatherer, Script, SyntheticGatherer
+from drlhp.labelling.gatherers import PEOPLE_AHEAD, QueueGatherer, SyntheticGatherer
 from drlhp.labelling.notices import FEW_LABELS, Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher
@@ -38,6 +38,7 @@ from drlhp.screens.pace import LEAST_PACES
 from drlhp.screens.playback import Playback
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
+from tests.support.store import Script
 
 ENV_ID, LENGTH = "Test-v0", 3
 PATIENCE_SECONDS = 20

@@ -1,7 +1,7 @@
-"""The tables of a preference database, version by version; a new file takes the same way as an old one.
+"""Defines the tables of a preference database, version by version; a new file passes through all versions.
 
-Times are unix seconds (UTC). A choice and the side are kept as segment ids, so that they mean the same whichever way
-round the pair was passed.
+Times are unix seconds (UTC). A choice and the left side are stored as segment ids, so that they do not depend on
+the order in which the pair was passed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
-APPLICATION_ID = 0x64726C70  # "drlp": tells our files from other SQLite files
+APPLICATION_ID = 0x64726C70  # "drlp": distinguishes a store from other SQLite files
 
 # comparison.segment_a and segment_b: as the pair was first asked.
 VERSION_1 = f"""
@@ -56,7 +56,7 @@ CREATE TRIGGER answer_no_delete BEFORE DELETE ON answer
 PRAGMA user_version = 1;
 """
 
-# People who label: what is asked, who looks at it now, who is there. See label_queue.
+# For people who label: the queue, the leases, the heartbeats and the settings. See drlhp.labelling.
 VERSION_2 = """
 ALTER TABLE answer ADD COLUMN labeller TEXT;     -- a person's nickname
 ALTER TABLE answer ADD COLUMN lease_token TEXT;
@@ -105,7 +105,7 @@ SCHEMA_VERSION = len(VERSIONS)
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Brings a file, or an empty one, to the newest version, all or nothing; several processes may try at once.
+    """Migrates a file, or an empty one, to the newest version, all or nothing; several processes may try at once.
 
     Raises sqlite3.Error.
     """
@@ -128,7 +128,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """The statements of a script, to be run in one transaction, which `executescript` would commit."""
+    """Returns the statements of a script; unlike `executescript`, the caller runs them in its own transaction."""
     statements, rest = [], ""
     for line in script.splitlines(keepends=True):
         rest += line

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Trajectory segments, in memory and compressed."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Segment:
 
     @property
     def is_pixels(self) -> bool:
-        """Whether the observations are frames rather than vectors."""
+        """Returns whether the observations are frames rather than vectors."""
         return self.observations.dtype == np.uint8
 
     @cached_property
     def id(self) -> str:
-        """Content id: sha256 (hex) over env id and the three arrays; the same in every process."""
+        """Returns the content id: sha256 (hex) over env id and the three arrays; the same in every process."""
         digest = hashlib.sha256(self.env_id.encode() + b"\n")
         for array in (self.observations, self.actions, self.rewards):
             digest.update(f"{array.dtype.str}{array.shape}\n".encode())
@@ -73,14 +73,14 @@ class Segment:
         return digest.hexdigest()
 
     def stacked(self) -> np.ndarray:
-        """What the networks see: read-only (T, stack or C, H, W) uint8, of frames without a copy; or (T, D) float32."""
+        """Returns the networks' input: a read-only view (T, stack or C, H, W) uint8, or (T, D) float32."""
         if self.observations.ndim != 3:
             return self.observations
         windows = np.lib.stride_tricks.sliding_window_view(self.observations, self.stack, axis=0)
         return np.moveaxis(windows, -1, 1)
 
     def crop(self, start: int, steps: int) -> Segment:
-        """The `steps` steps from `start` on: views of this segment's arrays, no copies, and no view clip."""
+        """Returns the `steps` steps from `start` on: views of this segment's arrays, no copies, and no view clip."""
         end = start + steps
         return replace(
             self,
@@ -91,10 +91,10 @@ class Segment:
         )
 
     def frames(self) -> np.ndarray:
-        """What people see: (T, H, W, 3) uint8, the view clip or else the newest grey frame (last plane) of each step.
+        """Returns what people see, (T, H, W, 3) uint8: the view clip, or else the newest grey frame of each step.
 
         Raises ValueError for a vector segment without a view clip, PrefDBError for a damaged clip, and what the
-        drawer raises where a clip must be drawn.
+        drawer raises if a clip must be drawn.
         """
         if self.view is not None:
             return shown(self.view, self.env_id)
@@ -104,16 +104,16 @@ class Segment:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether what people see is there, and need not be drawn from states."""
+        """Returns whether the clip is stored, and need not be drawn from states."""
         return self.view is None or not self.view.startswith(STATES_MAGIC)
 
     def drawn(self) -> Segment:
-        """The same segment with its clip drawn; raises what the drawer does."""
+        """Returns the same segment with its clip drawn; raises what the drawer does."""
         return self if self.is_drawn else replace(self, view=encode_frames(self.frames()))
 
     @staticmethod
     def unique_frames(stacked: np.ndarray) -> np.ndarray:
-        """Undo frame stacking: (T, stack, H, W) -> (T + stack - 1, H, W)."""
+        """Undoes frame stacking: (T, stack, H, W) -> (T + stack - 1, H, W)."""
         return np.concatenate([stacked[0], stacked[1:, -1]])
 
 
@@ -130,7 +130,7 @@ class CompressedSegment:
     arrays: bytes
 
     def decode(self, view: bytes | None = None) -> Segment:
-        """The segment, with writable arrays of its own. Raises PrefDBError if the bytes are damaged."""
+        """Returns the segment, with writable arrays of its own. Raises PrefDBError if the bytes are damaged."""
         try:
             names = json.loads(self.layout)
             layout = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in names.items()}

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Views: what people see of a segment, as compressed frames or as states that frames are drawn from."""
 
 from __future__ import annotations
 
@@ -13,31 +13,23 @@ import zstandard
 from drlhp.errors import DamagedError
 
 ZSTD_LEVEL = 3  # 84x84 segments: 1-8 kB in 0.1 ms; level 6 saves 5-15 % for three times the time
-
-
 VIEW_HEADER = struct.Struct("<4s3I")  # magic, frames, height, width
-
-
 VIEW_MAGIC = b"DRV1"
-
-
 STATES_HEADER = struct.Struct("<4s2I")  # magic, steps, numbers of a state
-
-
 STATES_MAGIC = b"DRS1"
 
 
 def encode_frames(frames: np.ndarray) -> bytes:
-    """Compress a clip without loss: (T, H, W, 3) uint8 -> bytes. Raises ValueError on another form."""
+    """Compresses a clip without loss: (T, H, W, 3) uint8 -> bytes. Raises ValueError on another form."""
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
         raise ValueError(f"expected frames (T, H, W, 3) uint8; received {frames.shape} {frames.dtype}")
     delta = frames.copy()
-    delta[1:] ^= frames[:-1]  # halves colour clips with a moving background (84x84 grey ones grow by it)
+    delta[1:] ^= frames[:-1]  # halves colour clips with a moving background (but enlarges 84x84 grey ones)
     return VIEW_HEADER.pack(VIEW_MAGIC, *frames.shape[:3]) + compress(delta.tobytes())
 
 
 def decode_frames(data: bytes) -> np.ndarray:
-    """Inverse of encode_frames: bytes -> (T, H, W, 3) uint8. Raises PrefDBError if the bytes are damaged."""
+    """Undoes encode_frames: bytes -> (T, H, W, 3) uint8. Raises PrefDBError if the bytes are damaged."""
     if len(data) < VIEW_HEADER.size or not data.startswith(VIEW_MAGIC):
         raise DamagedError("a clip is damaged: restore prefs.db from a copy")
     _, *shape = VIEW_HEADER.unpack_from(data)
@@ -49,7 +41,7 @@ def decode_frames(data: bytes) -> np.ndarray:
 
 
 def encode_view(steps: np.ndarray) -> bytes:
-    """Compress what people are to see: frames (T, H, W, 3) uint8, or states (T, S) float32 that frames are drawn from.
+    """Compresses a view: frames (T, H, W, 3) uint8, or states (T, S) float32 that frames are drawn from.
 
     Raises ValueError on another form.
     """
@@ -61,14 +53,14 @@ def encode_view(steps: np.ndarray) -> bytes:
 
 
 def unpacked_size(view: bytes) -> int:
-    """Bytes that decode_view makes of it, or ZstdError, by its header."""
+    """Returns how many bytes decode_view will return, by the header. Raises ZstdError."""
     header = STATES_HEADER if view.startswith(STATES_MAGIC) else VIEW_HEADER
     size: int = zstandard.frame_content_size(view[header.size :])
     return size
 
 
 def decode_view(data: bytes) -> np.ndarray:
-    """Inverse of encode_view. Raises PrefDBError if the bytes are damaged."""
+    """Undoes encode_view. Raises PrefDBError if the bytes are damaged."""
     if not data.startswith(STATES_MAGIC) or len(data) < STATES_HEADER.size:
         return decode_frames(data)
     _, *shape = STATES_HEADER.unpack_from(data)
@@ -77,18 +69,16 @@ def decode_view(data: bytes) -> np.ndarray:
 
 
 Drawer = Callable[[str, np.ndarray], np.ndarray]  # environment id, states (T, S) -> frames (T, H, W, 3)
-
-
 _drawers: list[Drawer] = []
 
 
 def draw_with(drawer: Drawer) -> None:
-    """From now on makes frames of states with this, in this process."""
+    """Sets the drawer that makes frames of states in this process."""
     _drawers[:] = [drawer]
 
 
 def shown(view: bytes, env_id: str) -> np.ndarray:
-    """The frames (T, H, W, 3) of what encode_view made, drawn if it holds states.
+    """Returns the frames (T, H, W, 3) of an encoded view, drawn if it holds states.
 
     Raises PrefDBError if the bytes are damaged, ValueError if this process cannot draw, and what its drawer raises.
     """
@@ -105,9 +95,9 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, size: int) -> bytearray:
-    """Decompress to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
+    """Decompresses to a writable buffer of exactly `size` bytes (torch warns about read-only arrays)."""
     try:
-        # Compared first: a damaged header must not make us allocate gigabytes.
+        # Compared first, so that a damaged header does not allocate gigabytes.
         if zstandard.frame_content_size(data) == size > 0:
             return bytearray(zstandard.ZstdDecompressor().decompress(data))
     except zstandard.ZstdError as error:

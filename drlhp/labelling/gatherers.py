@@ -1,7 +1,7 @@
-"""Ways from a comparison to its answer: a synthetic teacher, a script, a person at this screen, people elsewhere.
+"""Gatherers bring comparisons to a teacher and its answers back: a synthetic teacher, or people through the queue.
 
-Each takes comparisons at any time and tells of answers when it has some, by the comparison's id: nothing waits, and
-answers may come in any order, or never. An answer is on disk before it is told.
+A gatherer takes comparisons at any time and reports answers by the comparison's id. No method blocks, and answers may
+come in any order, or never. An answer is on disk before a gatherer reports it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,15 +26,16 @@ from pref_db import PrefDB
 log = logging.getLogger("run")
 
 ANSWERS_PER_COMMIT = 64
-PEOPLE_AHEAD = 24  # several people, of whom each has the next pairs on their page already
-TELL_SECONDS = 2.0  # each word to those who label elsewhere is written to disk
+PEOPLE_AHEAD = 24  # enough for several people, whose pages fetch the next pairs early
+TELL_SECONDS = 2.0  # between two equal heartbeats, because each is written to disk
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of a comparison. `choice`: by the order in which it was first asked; None: taken back, open again.
+    """The outcome of a comparison.
 
-    `label` is what the trainer should know of: a label or a retraction; None where it has nothing to do.
+    `choice` is in the order in which the pair was first asked; None: the answer was taken back. `label` is the label or
+    retraction for the trainer; None if the trainer has nothing to do.
     """
 
     comparison_id: str
@@ -43,57 +44,45 @@ class Answered:
 
 
 class PreferenceGatherer(Protocol):
-    """Who is asked. Neither method waits."""
+    """Asks a teacher; no method blocks."""
 
     is_person: bool  # people see clips, set the pace, and may leave
     ahead: int  # comparisons that it wants to have open at once
 
     @property
     def ended(self) -> bool:
-        """Whether no answers will come any more."""
+        """Returns whether no more answers will come."""
 
     @property
     def pending(self) -> Collection[str]:
-        """Ids of the comparisons that are open."""
+        """Returns the ids of the open comparisons."""
 
     def submit(self, comparisons: Sequence[Comparison]) -> None:
-        """Asks; what was asked before is left as it is."""
+        """Asks the comparisons; a comparison that was asked before stays as it is."""
 
     def drain(self) -> list[Answered]:
-        """What was answered or taken back since the last call, in order."""
+        """Returns, in order, the comparisons that were answered or taken back since the last call."""
 
     def withdraw(self, older_than_policy_step: int) -> None:
-        """Takes back what is older and was seen by nobody, if it can."""
+        """Withdraws older comparisons that nobody has seen, if possible."""
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
-        """What people may want to know: a line about how far it is, and numbers."""
+        """Shows people a line about the progress, and numbers."""
 
     def close(self) -> None: ...
 
 
 class Answerer(Protocol):
-    """A program that answers at once: a `teachers.SyntheticTeacher`, or a Script."""
+    """A program that answers at once, such as a `teachers.SyntheticTeacher`."""
 
     name: str  # kept with each answer
 
     def poll(self, comparison: Comparison) -> Choice | None:
-        """The answer; None if it has none any more."""
-
-
-class Script:
-    """Answers from a list, in the order in which they are asked for."""
-
-    name = "script"
-
-    def __init__(self, choices: Iterable[Choice]) -> None:
-        self._choices = iter(choices)
-
-    def poll(self, comparison: Comparison) -> Choice | None:
-        return next(self._choices, None)
+        """Returns the answer; None if the program has no more answers."""
 
 
 class SyntheticGatherer:
-    """A program answers, in the order of asking, with one commit for many answers."""
+    """Lets a program answer in the order of asking; stores many answers with one commit."""
 
     is_person, ended = False, False
     ahead = ANSWERS_PER_COMMIT
@@ -130,10 +119,10 @@ class SyntheticGatherer:
 
 
 class QueueGatherer:
-    """People answer, wherever they are, through the queue in the store.
+    """Lets people answer on any screen, through the queue in the store.
 
     Args:
-        who: tells them how far it is: the run, or `label`, which may be there beside it.
+        who: the process that reports progress to them: the run, or `label`, which may run beside it.
     """
 
     is_person = True
@@ -174,20 +163,20 @@ class QueueGatherer:
         if status == self._told and time.monotonic() < self._told_at + TELL_SECONDS:
             return
         self._told, self._told_at = status, time.monotonic()
-        self._look()  # a page may have taken questions back that cannot be shown
+        self._look()  # a page may have retired questions that cannot be shown
         self.queue.notices.beat(self.who, {"status": status, **state, **self._news(status)})
 
     def _news(self, status: str) -> dict[str, Any]:
-        """What else there is to tell."""
+        """Returns what else the heartbeat says."""
         return {"line": status}
 
     def close(self) -> None: ...
 
 
 class TeacherGatherer(QueueGatherer):
-    """A synthetic teacher answers through the queue, as one more labeller beside people.
+    """Lets a synthetic teacher answer through the queue, as one more labeller beside people.
 
-    What it leaves to chance depends on seed, labeller and pair alone, in whatever order the pairs come.
+    Its random choices depend on seed, labeller and pair only, so the order of the pairs does not matter.
     """
 
     def __init__(self, db: PrefDB, teacher: SyntheticTeacher, labeller: str, seed: int) -> None:
@@ -208,23 +197,23 @@ class TeacherGatherer(QueueGatherer):
 
     def _answer(self, lease: Lease) -> None:
         self.lease, shown_at = lease, time.time()
-        # A repetition is judged anew, and another labeller makes other mistakes.
+        # A repetition is judged again, and another labeller makes other mistakes.
         chance = (self.seed, int(lease.comparison_id, 16), int(lease.kind == "repeat"), *self.labeller.encode())
         self.teacher.rng = np.random.default_rng(chance)
         left, right = (self.db.stored_segment(segment_id).decode() for segment_id in (lease.left, lease.right))
         choice = side_of(self.teacher.poll(Comparison(left, right, flip=False)), flip=False)
         about = (lease.token, lease.comparison_id, self.labeller, choice, shown_at, time.time())
-        # A conflict, where another process labels by this name, is as good: the pair has its answer.
+        # A conflict means that another process labels by this name; the pair has its answer all the same.
         self.queue.answers.add(Submission(uuid.uuid4().hex, *about, teacher=self.teacher.name))
         self.lease = None
 
     def tell(self, status: str, state: dict[str, Any]) -> None:
-        """That somebody answers here; others may have answered meanwhile, too, or taken questions back."""
+        """Reports progress from the current state: others may have answered or withdrawn questions meanwhile."""
         self._look()
         super().tell(status, state)
 
     def close(self) -> None:
-        """Gives back what it could not judge."""
+        """Gives back a pair that it could not judge."""
         if self.lease is not None:
             self.queue.leases.release([self.lease.token])
         self.lease = None

@@ -1,4 +1,4 @@
-"""How good the answers are: pace, a leaning to one side, agreement with oneself and others, and errors per labeller."""
+"""Measures how good the answers are: pace, bias to one side, agreement with oneself and others, errors per labeller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECISIVE = ("first", "second")
 Z95 = 1.959964  # standard normal, two-sided 95 %
 MAX_SECONDS = 120.0  # a longer answer is a pause, not an answer's time
 SHARES = {"equal_share": "equal", "incomparable_share": "can't tell", "undone_share": "taken back"}
-LEAST_SHARED = 10  # answers to pairs with several answers, below which an error rate would mean nothing
+LEAST_SHARED = 10  # answers to shared pairs; an error rate from fewer would mean nothing
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Judgement:
 
     labeller: str
     comparison_id: str
-    choice: str  # left, right, equal or incomparable, as it was shown
-    value: str  # the same whichever way round it was shown: first, second (by segment id), equal or incomparable
+    choice: str  # the side: left, right, equal or incomparable
+    value: str  # independent of the sides: first, second (by segment id), equal or incomparable
     seconds: float | None  # from shown to answered
 
     @classmethod
     def of(cls, row: HistoryRow) -> Judgement:
-        """What an answer says of its pair, whichever way round that was shown."""
+        """Returns the judgement of an answer; its value does not depend on the sides."""
         preferred = {"left": row.left, "right": row.right}.get(row.choice)
         first = preferred == min(row.left, row.right)
         value = row.choice if preferred is None else "first" if first else "second"
@@ -41,7 +41,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class LabellerQuality:
-    """One labeller's row; None where there is too little to tell."""
+    """One labeller's row; None if there are too few answers."""
 
     labeller: str
     answers: int
@@ -59,7 +59,7 @@ class LabellerQuality:
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927); (0, 1) for n = 0."""
+    """Returns the 95 % interval of a share (Wilson 1927); (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
     p, z2 = successes / n, Z95**2
@@ -69,12 +69,12 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's alpha for nominal values (2011, "Computing Krippendorff's alpha-reliability", section C).
+    """Returns Krippendorff's alpha for nominal values (2011, "Computing Krippendorff's alpha-reliability", section C).
 
     Args:
         units: the values that each unit was given, one per rater; units with fewer than two do not count.
 
-    Returns 1 for agreement, 0 for what chance would give; None if nothing was rated twice or all values are the same.
+    It is 1 for agreement and 0 for chance; None if nothing was rated twice or all values are the same.
     """
     coincidences: Counter[tuple[Hashable, Hashable]] = Counter()
     for values in units:
@@ -96,7 +96,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
 
 
 def values_by_pair(judgements: Sequence[Judgement]) -> list[list[str]]:
-    """What each comparison was given, one value per labeller: the newest answer of each."""
+    """Returns the values that each comparison was given: the newest answer of each labeller."""
     newest: dict[str, dict[str, str]] = defaultdict(dict)
     for judgement in judgements:
         newest[judgement.comparison_id][judgement.labeller] = judgement.value
@@ -104,7 +104,7 @@ def values_by_pair(judgements: Sequence[Judgement]) -> list[list[str]]:
 
 
 def known_error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
-    """How often each labeller is wrong (`reliability.error_rates`), who gave at least ten answers to shared pairs."""
+    """Returns the error rates (`reliability.error_rates`) of labellers with at least ten answers to shared pairs."""
     shared = shared_votes([Vote(j.labeller, j.comparison_id, j.value) for j in judgements if j.value in DECISIVE])
     given = Counter(vote.labeller for one in shared for vote in one)
     return {name: rate for name, rate in error_rates(shared).items() if given[name] >= LEAST_SHARED}
@@ -113,7 +113,7 @@ def known_error_rates(judgements: Sequence[Judgement]) -> dict[str, float]:
 def labeller_quality(
     labeller: str, judgements: Sequence[Judgement], error_rate: float | None, n_undone: int = 0
 ) -> LabellerQuality:
-    """The row of one labeller, from that labeller's judgements in order, and how many were taken back besides."""
+    """Returns the row of one labeller, from their judgements in order and the number of answers taken back."""
     n = len(judgements)
     choices = Counter(judgement.choice for judgement in judgements)
     decisive = choices["left"] + choices["right"]
@@ -142,12 +142,12 @@ def labeller_quality(
 
 
 def judged(newest_first: Sequence[HistoryRow]) -> list[Judgement]:
-    """The answers of a history, oldest first."""
+    """Returns the judgements of a history, oldest first."""
     return [Judgement.of(row) for row in reversed(newest_first)]
 
 
 def quality(judgements: Sequence[Judgement], undone: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The quality page: a row per labeller, and agreement between them. JSON values only.
+    """Returns the quality page as JSON values: a row per labeller, and the agreement between labellers.
 
     undone: how many answers each labeller has taken back.
     """
@@ -169,7 +169,7 @@ def quality(judgements: Sequence[Judgement], undone: Mapping[str, int] | None = 
 
 
 def in_words(newest_first: Sequence[HistoryRow], undone: Mapping[str, int]) -> tuple[str, ...]:
-    """What the quality page says, as lines for a screen without tables."""
+    """Returns the quality page as lines for a screen without tables."""
     found = quality(judged(newest_first), undone)
     lines = [f"{found['answers']} answers; {found['overlap']} pairs were answered by more than one person."]
     if found["alpha"] is not None:

@@ -1,7 +1,7 @@
-"""How reliable each labeller is, and what their labels should count for it in the loss.
+"""Estimates how reliable each labeller is, and how much their labels count in the loss.
 
-From pairs with several answers alone: which segment of a pair is the better one is unknown, and is estimated together
-with how often each labeller is wrong about it (Dawid and Skene 1979, "Maximum likelihood estimation of observer
+It uses only pairs with several answers. The better segment of a pair is unknown, so it is estimated together with each
+labeller's error rate (Dawid and Skene 1979, "Maximum likelihood estimation of observer
 error-rates using the EM algorithm"; here with one error rate per labeller, the one-coin model).
 """
 
@@ -15,8 +15,8 @@ from typing import NamedTuple
 EM_ROUNDS = 100
 CONVERGED = 1e-6  # change of an error rate between rounds
 START = 0.1  # an error rate while nothing is known
-# Ten decisive answers, of which one was wrong: the prior for weights, by which a few unlucky answers do not silence
-# anybody, and which is all there is to say of who shares no pair with others.
+# The prior for weights: one wrong answer in ten. So a few unlucky answers do not silence a labeller, and a labeller who
+# shares no pair with others has a weight too.
 PRIOR_WRONG, PRIOR_VOTES = 1.0, 10.0
 
 
@@ -25,11 +25,11 @@ class Vote(NamedTuple):
 
     labeller: str
     comparison_id: str
-    preferred: str  # the same word for the same segment, whichever way round the pair was shown
+    preferred: str  # the same word for the same segment, on whichever side it was shown
 
 
 def shared_votes(votes: Sequence[Vote]) -> list[list[Vote]]:
-    """The votes of each pair that has more than one; a labeller's at two times are two."""
+    """Returns the votes of each pair with several; two votes of one labeller count as two."""
     by_pair: dict[str, list[Vote]] = defaultdict(list)
     for vote in votes:
         by_pair[vote.comparison_id].append(vote)
@@ -37,13 +37,13 @@ def shared_votes(votes: Sequence[Vote]) -> list[list[Vote]]:
 
 
 def error_rates(shared: Sequence[Sequence[Vote]], *, wrong: float = 0.0, votes: float = 0.0) -> dict[str, float]:
-    """How often each labeller is wrong, whatever the pair, by expectation maximisation from 10 %.
+    """Returns how often each labeller is wrong about any pair, by expectation maximisation from 10 %.
 
     Either segment of a pair is as likely to be the better one beforehand.
 
     Args:
         shared: from `shared_votes`.
-        wrong, votes: of a prior: each labeller is taken to have been wrong so often in so many more votes.
+        wrong, votes: the prior: each labeller was wrong in this many of this many more votes.
     """
     given = Counter(vote.labeller for one in shared for vote in one)
     rates = dict.fromkeys(given, START)
@@ -64,22 +64,22 @@ def error_rates(shared: Sequence[Sequence[Vote]], *, wrong: float = 0.0, votes: 
 
 
 def log_odds(rate: float) -> float:
-    """ln((1 - e) / e) of an error rate e, and 0 where it is a half or more: what a vote says about its pair.
+    """Returns ln((1 - e) / e) for an error rate e, and 0 if e is a half or more.
 
-    The best weight of a vote among others (Nitzan and Paroush 1982, "Optimal decision rules in uncertain dichotomous
-    choice situations").
+    This is the best weight of a vote among others (Nitzan and Paroush 1982, "Optimal decision rules in uncertain
+    dichotomous choice situations").
     """
     rate = min(max(rate, 1e-6), 0.5)
     return math.log((1 - rate) / rate)
 
 
 def label_weights(labellers: Mapping[int, str], votes: Sequence[Vote]) -> dict[int, float]:
-    """What each label counts: the log odds of its labeller, scaled so that the mean over all labels is 1.
+    """Returns the weight of each label: the log odds of its labeller, scaled so that the mean over all labels is 1.
 
-    Where nobody shares a pair with somebody, or with themselves, all are 1.
+    If no pair has several answers, all weights are 1.
 
     Args:
-        labellers: who gave each label, by the label's sequence number.
+        labellers: the labeller of each label, by the label's sequence number.
         votes: all decisive answers, also those of labels that are not among these.
     """
     rates = error_rates(shared_votes(votes), wrong=PRIOR_WRONG, votes=PRIOR_VOTES)

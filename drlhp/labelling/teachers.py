@@ -1,4 +1,4 @@
-"""Synthetic teachers: the true reward or a function says which of two segments is better."""
+"""Synthetic teachers: the true reward or a function decides which of two segments is better."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from drlhp.errors import UserError
 
 @dataclass(frozen=True)
 class TeacherParameters:
-    """How a synthetic teacher errs; by the defaults it does not (Lee et al. 2021, "B-Pref", section 3)."""
+    """The errors that a synthetic teacher makes; none by default (Lee et al. 2021, "B-Pref", section 3)."""
 
     beta: float = math.inf  # rationality, per unit of return; infinite: always the better segment
     gamma: float = 1.0  # myopia: discount per agent step, counted back from the segment's end
-    mistake: float = 0.0  # probability that a preference is turned round
+    mistake: float = 0.0  # probability that a preference is reversed
     skip: float = 0.0  # can't tell if both returns are below this share of a usual return
     equal: float = 0.0  # equal if the returns differ by less than this share of a usual return
-    # Off the true reward where a game is over. Segments do not know where that is, so it is taken off when they are cut
-    # (`a2c.runner.Runner`); here it is part of the teacher's name.
+    # Subtracted from the true reward at the end of a game. Segments do not record that end, so it is subtracted when
+    # they are cut (`a2c.runner.Runner`); here it is part of the teacher's name.
     end_penalty: float = 0.0
 
 
@@ -44,28 +44,28 @@ NAMED_TEACHERS = {
     "equal": TeacherParameters(equal=0.1),
     "myopic": TeacherParameters(gamma=0.9),
 }
-# A usual return is the mean over so many segments: B-Pref's mean over ten episodes, of twenty segments each.
+# A usual return is the mean over this many segments: B-Pref's mean over ten episodes, of twenty segments each.
 USUAL_OVER = 200
 
 
 def discounted_return(rewards: np.ndarray, gamma: float) -> float:
-    """sum over t of gamma^(T - t) r_t, for rewards (T,): the last step counts in full (B-Pref, section 3)."""
+    """Returns the sum over t of gamma^(T - t) r_t for rewards (T,): the last step counts in full (B-Pref, sec. 3)."""
     return float(rewards @ gamma ** np.arange(len(rewards) - 1, -1, -1))
 
 
 def preference_probability(a: float, b: float, beta: float) -> float:
-    """P[a > b] = exp(beta a) / (exp(beta a) + exp(beta b)) for finite beta, written so that nothing overflows."""
+    """Returns P[a > b] = exp(beta a) / (exp(beta a) + exp(beta b)) for finite beta, without overflow."""
     return 0.5 + 0.5 * math.tanh(0.5 * beta * (a - b))
 
 
 def true_rewards(segment: Segment) -> np.ndarray:
-    """The environment's own rewards, (T,) float64; of pixel environments clipped to [-1, 1].
+    """Returns the environment's own rewards, (T,) float64; those of pixel environments are clipped to [-1, 1].
 
     Raises UserError if one is NaN or infinity.
     """
     if not np.isfinite(segment.rewards).all():
         raise UserError(
-            f"the true reward of {segment.env_id} is NaN or infinity, by which segments cannot be compared: mend the "
+            f"the true reward of {segment.env_id} is NaN or infinity, so segments cannot be compared: fix the "
             "environment, or let people answer."
         )
     return segment.rewards.astype(np.float64)
@@ -74,10 +74,10 @@ def true_rewards(segment: Segment) -> np.ndarray:
 class FunctionRewards:
     """A function in place of the true reward, named as `module:function`.
 
-    It takes a `pref_db.Segment` of T steps and returns one number for the whole of it, or an array (T,) of one for
-    each step. It may use the segment's `stacked()` observations, as the networks see them, its `actions`, its true
-    `rewards` and its length, and must not change them (arrays are read-only). Called twice for each answer, in the
-    main process.
+    It takes a `drlhp.data.segment.Segment` of T steps and returns one number for the segment, or an array (T,) with one
+    number for each step. It may use the segment's `stacked()` observations, as the networks see them, its `actions`,
+    its true `rewards` and its length, and must not change them (arrays are read-only). It is called twice for each
+    answer, in the main process.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,12 +85,12 @@ class FunctionRewards:
         self.name, self.function = name, load_function(name)
 
     def __call__(self, segment: Segment) -> np.ndarray:
-        """Float64, () or (T,). Raises UserError if the function fails or returns something else."""
+        """Returns float64, () or (T,). Raises UserError if the function fails or returns something else."""
         try:
             value = self.function(_read_only(segment))
             array = np.asarray(value)
         except (Exception, SystemExit) as error:
-            raise UserError(f"the teacher {self.name} failed with {_first_line(error)}; mend it.") from error
+            raise UserError(f"the teacher {self.name} failed with {_first_line(error)}; fix it.") from error
         if array.dtype.kind not in "biuf":
             what = " ".join(reprlib.repr(value).split())
             raise UserError(f"the teacher {self.name} returned {what}; it must return numbers.")
@@ -105,7 +105,7 @@ class FunctionRewards:
 
 
 def _read_only(segment: Segment) -> Segment:
-    """The same segment with arrays that cannot be changed: they are stored after the teacher has seen them."""
+    """Returns the same segment with read-only arrays, because they are stored after the teacher has seen them."""
     arrays = {name: getattr(segment, name).view() for name in ("observations", "actions", "rewards")}
     for array in arrays.values():
         array.flags.writeable = False
@@ -118,14 +118,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_function(name: str) -> Callable[[Segment], Any]:
-    """The function `module:function`; modules are looked for in the current folder too.
+    """Returns the function `module:function`; the current folder is searched too.
 
     Raises:
-        UserError: there is no such module or function, or the module cannot be imported.
+        UserError: if there is no such module or function, or the module cannot be imported.
     """
     module_name, _, function_name = name.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that no file there takes the place of a module of ours
+        sys.path.append(os.getcwd())  # last, so that no file there hides a module of this program
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -135,7 +135,7 @@ def load_function(name: str) -> Callable[[Segment], Any]:
                 "folder that holds it."
             ) from error
         reason = _first_line(error)
-        raise UserError(f"--teacher {name}: importing {module_name} failed with {reason}; mend it.") from error
+        raise UserError(f"--teacher {name}: importing {module_name} failed with {reason}; fix it.") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         place = getattr(module, "__file__", None) or module_name
@@ -145,10 +145,10 @@ def load_function(name: str) -> Callable[[Segment], Any]:
 
 
 class SyntheticTeacher:
-    """Prefers the segment with the higher true return, as far as its parameters let it (B-Pref, section 3).
+    """Prefers the segment with the higher true return, except for the errors of its parameters (B-Pref, section 3).
 
-    Thresholds are shares of the mean return of the segments that it judged last, as B-Pref's are of the policy's
-    mean return over as many steps; where that mean is not positive neither applies. (B-Pref's PEBBLE multiplies by the
+    Thresholds are shares of the mean return of the segments that it judged last; B-Pref takes the policy's mean return
+    over as many steps. If that mean is not positive, neither threshold applies. (B-Pref's PEBBLE multiplies by the
     share twice, its PrefPPO once, as here.) Unlike B-Pref's, whose rewards hardly ever tie, a teacher with infinite
     beta calls equal (discounted) returns equal (paper, section 3.3).
     """
@@ -160,13 +160,13 @@ class SyntheticTeacher:
         rng: np.random.Generator | None = None,
         rewards: Callable[[Segment], np.ndarray] = true_rewards,
     ) -> None:
-        """`rng` draws stochastic answers and mistakes; `rewards` takes the place of the true ones."""
+        """`rng` draws random answers and mistakes; `rewards` replaces the true rewards."""
         self.name, self.parameters, self.rewards = name, parameters, rewards
         self.rng = rng or np.random.default_rng(0)
         self._recent: deque[float] = deque(maxlen=USUAL_OVER)
 
     def poll(self, comparison: Comparison) -> Choice:
-        """Its answer. Raises UserError if the function in place of the rewards fails."""
+        """Returns the answer. Raises UserError if the function that replaces the rewards fails."""
         parameters = self.parameters
         rewards = self.rewards(comparison.a), self.rewards(comparison.b)
         if parameters.gamma != 1 and any(r.ndim == 0 for r in rewards):
@@ -188,7 +188,7 @@ class SyntheticTeacher:
         return self._preferred(a, b)
 
     def _preferred(self, a: float, b: float) -> Choice:
-        """The better by (discounted) return: drawn with finite beta, and turned round by mistake."""
+        """Returns the better segment by (discounted) return: random if beta is finite, and reversed by mistake."""
         beta = self.parameters.beta
         prefers_a = a > b if math.isinf(beta) else self.rng.random() < preference_probability(a, b, beta)
         if self.rng.random() < self.parameters.mistake:
@@ -197,7 +197,7 @@ class SyntheticTeacher:
 
 
 def check_name(name: str) -> None:
-    """Raises UserError if the name is neither of a teacher nor of the form module:function."""
+    """Raises UserError if the name is neither a teacher's nor of the form module:function."""
     module, colon, function = name.partition(":")
     if colon and (not module or not function or "/" in module or module.endswith(".py")):
         raise UserError(
@@ -208,10 +208,10 @@ def check_name(name: str) -> None:
 
 
 def synthetic_teacher(name: str, rng: np.random.Generator, **given: float | None) -> SyntheticTeacher:
-    """The teacher of a name in NAMED_TEACHERS, or an oracle for the rewards of a function `module:function`.
+    """Returns the teacher of a name in NAMED_TEACHERS, or an oracle for the rewards of a function `module:function`.
 
-    The parameters `given` (unless None) take the place of its own. It signs with its name and what differs from it,
-    for example `oracle(mistake=0.2)`. Raises UserError if there is no such function.
+    The parameters `given` (unless None) replace the teacher's own. Its name tells the differences, for example
+    `oracle(mistake=0.2)`. Raises UserError if there is no such function.
     """
     own = NAMED_TEACHERS.get(name, NAMED_TEACHERS["oracle"])
     rewards = true_rewards if name in NAMED_TEACHERS else FunctionRewards(name)

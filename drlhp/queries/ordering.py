@@ -20,7 +20,6 @@ from drlhp.labelling.gatherers import Answered
 from pref_db import PrefDB
 
 MAX_INCOMPARABLE = 2  # answers of that kind after which a segment is given up
-REVERSED = {Choice.A: Choice.B, Choice.B: Choice.A}
 
 
 class Ordering:
@@ -46,7 +45,7 @@ class Ordering:
     def learn(self, a: str, b: str, choice: Choice) -> None:
         """Takes in an answer, by which one of the two may find its place, and others after it."""
         self._answers.setdefault(a, {})[b] = choice
-        self._answers.setdefault(b, {})[a] = REVERSED.get(choice, choice)
+        self._answers.setdefault(b, {})[a] = choice.reversed
         if not self.groups and choice != Choice.INCOMPARABLE:
             self._insert(b, 0, is_new_group=True)
         self._place([a, b])

@@ -49,7 +49,6 @@ class Failure:
     source: str
     message: str
     traceback: str
-    is_user_error: bool
 
 
 @dataclass(frozen=True)

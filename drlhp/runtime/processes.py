@@ -39,7 +39,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         """A library's background thread (TensorBoard's writer on a full disk) fails like the process itself."""
         details = "".join(traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback))
         message = told(failure.exc_value) if failure.exc_value else failure.exc_type.__name__
-        channels.reports.put(Failure(name, message, details, True))
+        channels.reports.put(Failure(name, message, details))
 
     threading.excepthook = report_thread
     threading.Thread(target=_follow_parent, args=(channels,), daemon=True, name="parent watch").start()
@@ -47,9 +47,8 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         body(channels, *arguments)
         status = 0
     except Exception as error:
-        is_user_error = isinstance(error, USER_ERRORS)
-        text = told(error) if is_user_error else f"{type(error).__name__}: {reason_of(error)}"
-        channels.reports.put(Failure(name, text, traceback.format_exc(), is_user_error))
+        text = told(error) if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: {reason_of(error)}"
+        channels.reports.put(Failure(name, text, traceback.format_exc()))
         raise SystemExit(1) from None
     finally:
         # Of its environments, whatever became of these: multiprocessing would wait for them to heed a SIGTERM, which

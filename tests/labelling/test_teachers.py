@@ -338,8 +338,8 @@ def test_a_function_may_have_every_fault(write: Callable[[str], None]) -> None:
     ("body", "reason"),
     [
         ("return 1 / 0", "failed with ZeroDivisionError: division by zero"),
-        ("raise KeyError", "failed with KeyError; mend it"),
-        ("raise SystemExit", "failed with SystemExit; mend it"),
+        ("raise KeyError", "failed with KeyError; fix it"),
+        ("raise SystemExit", "failed with SystemExit; fix it"),
         ("s.rewards[0] = 9; return s.rewards", "read-only"),
         ("s.rewards = 9; return s.rewards", "FrozenInstanceError"),
         ("return None", "returned None; it must return numbers"),

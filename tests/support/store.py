@@ -1,11 +1,12 @@
-"""Takes back answers that were stored without a lease, as those of synthetic teachers are."""
+"""Gives scripted answers, and takes back answers that were stored without a lease."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 
-from drlhp.data.comparison import Comparison, Label
+from drlhp.data.comparison import Choice, Comparison, Label
 from drlhp.data.rows import INSERT_ANSWER, SELECT_LABEL, label_of
 from pref_db import PrefDB
 
@@ -25,3 +26,15 @@ def undo_last(db: PrefDB, teacher: str) -> tuple[Label, Comparison] | None:
         seq = cursor.execute(INSERT_ANSWER, (*values, None, time.time(), undone)).lastrowid
         label = label_of(db.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
         return label, Comparison(db.segment(label.a), db.segment(label.b), flip=left != label.a)
+
+
+class Script:
+    """Answers from a list, in the order of asking."""
+
+    name = "script"
+
+    def __init__(self, choices: Iterable[Choice]) -> None:
+        self._choices = iter(choices)
+
+    def poll(self, comparison: Comparison) -> Choice | None:
+        return next(self._choices, None)
