@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from drlhp.bounds import POSITIVE_OR_INFINITE, SHARE, at_least
-from drlhp.data.comparison import Comparison
-from drlhp.data.segment import Segment
+from drlhp.labelling.disk import DiskSpace
 from drlhp.labelling.drawing import Drawing
 from drlhp.labelling.gatherers import Answered, PreferenceGatherer
 from drlhp.labelling.notices import FEW_LABELS, Notices
-from drlhp.labelling.queue import nearly_full
 from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
+from drlhp.queries.hold import PolicyHold
 from drlhp.queries.ordering import OrderingQueries
-from drlhp.queries.schedule import LabelSchedule, labels_due
-from drlhp.queries.selection import CENTRES, NEWEST_SHARE, QuerySelection, informativeness, looks
+from drlhp.queries.pool import Pool
+from drlhp.queries.schedule import LabelSchedule, Rounds, ScheduleName
+from drlhp.queries.selection import DrawnQueries, Queries, QuerySelection, strategy_of
+from drlhp.queries.status import Status
 from drlhp.runtime.channels import Channels, drain
 from drlhp.screens.opening import Ui
 from pref_db import PrefDB
 
-if TYPE_CHECKING:
-    from drlhp.training.rounds import InitialRounds  # takes PyTorch, which whoever has no rounds can do without
-
 log = logging.getLogger("run")
 
-TELL_SECONDS = 2.0  # between words to other processes about how far the run is
-TEACHERS_DRAWS = 1  # tells the teacher's random stream from the others of a seed
-TRIES = 50  # pairs looked at for one that was not asked yet
-UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
+TELL_SECONDS = 2.0  # between messages to other processes about how far the run is
+TEACHERS_DRAWS = 1  # gives the teacher another random stream than the others of a seed
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class PrefsConfig:
     segments are put in order."""
     query_candidates: Annotated[int, at_least(1)] = 10
     """Pairs drawn, of which that one is asked."""
-    label_schedule: LabelSchedule = "paper"
+    label_schedule: ScheduleName = "paper"
     """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate on MuJoCo, at the same
     in ten steps, as the paper has it on Atari, or at rl-teacher's exponential one; or evenly."""
     load_prefs_dir: str | None = None
@@ -124,13 +118,23 @@ def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeach
     )
 
 
+def queries_of(config: PrefsConfig, db: PrefDB, rng: np.random.Generator) -> Queries:
+    """Returns the query strategy that the flags name, which asks nothing that the store holds."""
+    asked = db.comparison_ids()
+    if config.query_selection == "ordering":
+        return OrderingQueries(db, asked, config.max_segs, rng)
+    return DrawnQueries(asked, strategy_of(config.query_selection, config.query_candidates, rng), rng)
+
+
 class PrefInterface:
-    """Owns the store and the pool of recent segments; every answer is on disk before it travels on.
+    """Asks about pairs of recent segments; every answer is on disk before it travels on.
+
+    Owns the store.
 
     Args:
         annealed_over: agent steps of policy training over which a synthetic teacher spreads its labels.
         goal: labels after which nobody is asked any more.
-        rounds: of the initial labels, where there is more than one.
+        rounds: asks the initial labels in rounds; None if there is only one.
     """
 
     def __init__(
@@ -143,244 +147,101 @@ class PrefInterface:
         seed: int,
         goal: int,
         annealed_over: float,
-        rounds: InitialRounds | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
-        self.db, self.gatherer, self.channels, self.config = db, gatherer, channels, config
-        # Where there is no trainer, no labels are initial ones.
-        self._initial = config.labels_to_start() if channels.bell is not None else 0
-        self.n_initial = Notices(db).labels_to_start(self._initial)
-        self.goal, self.annealed_over, self.rounds = goal, annealed_over, rounds
+        self.db, self.gatherer, self.channels, self.notices = db, gatherer, channels, Notices(db)
+        share = config.wait_for_labels if isinstance(config.wait_for_labels, float) else None
+        channels.n_labels.value = db.n_labels()
+        self.schedule = LabelSchedule(
+            channels,
+            channels.n_labels.value,
+            name=config.label_schedule,
+            annealed_over=annealed_over,
+            goal=goal,
+            n_initial_prefs=config.n_initial_prefs,
+            to_start=None if channels.bell is None else config.labels_to_start(),
+            is_paced=not gatherer.is_person or share is not None,
+            rounds=rounds,
+        )
+        self.schedule.read(self.notices)
         self.rng = np.random.default_rng(seed)
-        self.pool: deque[Segment] = deque(maxlen=config.max_segs)
-        self.asked = db.comparison_ids()
-        self._asked_about = set[str]()  # ids of the segments in initial pairs
-        self._began = False  # the training
-        self._centres: deque[np.ndarray] = deque(maxlen=2 * CENTRES)  # of each pair asked, both ways round
-        orders = config.query_selection == "ordering"
-        self.ordering = OrderingQueries(db, self.asked, config.max_segs, self.rng) if orders else None
-        self.n_labels, self.n_answers = db.n_labels(), db.n_answers()
-        channels.n_labels.value = self.n_labels
-        self._all_asked = False
+        self.pool = Pool(maxlen=config.max_segs)
+        self.queries = queries_of(config, db, self.rng)
+        self.hold = PolicyHold(db, channels, share)
+        self.disk = DiskSpace(db.path)
         self._drawing = Drawing()
-        self._said_end, self._looked_for_ties = False, False
-        self._told, self._status = -math.inf, ""
-        self._look_at_disk, self._full = -math.inf, False
+        self.status = Status(gatherer, self.schedule, self.pool, self._drawing, self.disk, db.path.parent)
+        self._began, self._said_end, self._looked_for_ties = False, False, False
+        self._told, self._line = -math.inf, ""
 
     def step(self) -> bool:
-        """Takes new segments, asks, and passes on what was answered; never waits. False if there was nothing to do."""
+        """Takes new segments, asks, and passes answers on, without waiting; returns False if nothing was to be done."""
         took = self._take_segments()
         asked = not self.ended and self._ask()
         self._tell()
         answered = self._deliver(self.gatherer.drain())
-        self._hold_policy()
+        self.hold.update(len(self.gatherer.pending), wants_more=not (self.ended or self.schedule.is_done))
         if self.ended:
             self._end()
         return took or asked or answered
 
-    def _end(self) -> None:
-        """Says once that nobody labels any more, and lets training that waits for more labels start if it can."""
-        if self._may_start_now:
-            Notices(self.db).start_now()
-            self.n_initial = Notices(self.db).labels_to_start(self._initial)
-        if not self._said_end:
-            self._said_end = True
-            log.info("Labelling has ended")
-            print(f"Labelling has ended; {self._what_goes_on()}. Ctrl-C ends the run.", flush=True)
-
-    @property
-    def _may_start_now(self) -> bool:
-        return self._asks_initial and self.channels.bell is not None and self.n_labels >= FEW_LABELS
-
-    def _what_goes_on(self) -> str:
-        """What the run does without labels from now on."""
-        missing = min(self.n_initial, FEW_LABELS) - self.n_labels
-        if missing > 0 and self.channels.bell is not None:
-            place = shlex.quote(str(self.db.path.parent))
-            return f"training waits for {missing} labels more, which `python run.py label {place}` gives"
-        return "training goes on"
-
     @property
     def ended(self) -> bool:
-        """Whether the person has left, and nobody labels beside the run."""
+        """Returns whether the person has left and nobody labels beside the run."""
         return self.gatherer.ended
 
     @property
-    def training(self) -> bool:
-        """True once the policy has begun to learn."""
-        return bool(self.channels.agent_steps.value > 0)
-
-    @property
-    def _asks_initial(self) -> bool:
-        """Whether the initial labels are still asked for, which training waits for, if there is any."""
-        return self.n_labels < (self.config.n_initial_prefs if self.channels.bell is None else self.n_initial)
-
-    @property
-    def _asks_in_rounds(self) -> bool:
-        """Not once the policy trains, as it may with fewer labels: by a predictor that was loaded, or after an undo."""
-        return self._asks_initial and not self.training
-
-    @property
-    def _judged(self) -> bool:
-        """Whether pairs can be chosen now: always, but between two rounds of the initial labels."""
-        rounds = self.rounds
-        return rounds is None or not self._asks_in_rounds or rounds.judged(self.n_labels, self.n_initial)
-
-    def wanted(self) -> int:
-        """How many comparisons more should be asked for now."""
-        goal = self.goal
-        if self._is_due_by_schedule:
-            steps = self.channels.agent_steps.value
-            started_early = self.n_initial < self._initial
-            initial = min(self.n_initial if started_early else self.config.n_initial_prefs, goal)
-            goal = min(goal, labels_due(steps, self.annealed_over, initial, goal, self.config.label_schedule))
-        if self.rounds is not None and self._asks_in_rounds:
-            goal = min(goal, self.rounds.goal(self.n_labels, self.n_initial))
-        return max(0, goal - self.n_labels - len(self.gatherer.pending) - len(self._drawing.open))
-
-    @property
-    def _is_due_by_schedule(self) -> bool:
-        """People set their own pace, unless the policy is to keep step with them."""
-        return not self.gatherer.is_person or isinstance(self.config.wait_for_labels, float)
-
-    def status(self) -> str:
-        """One line for a person: how many labels there are, or what is being waited for."""
-        if self.ended or self.n_labels >= self.goal:
-            return f"{self.n_labels} labels, no more are asked for; {self._what_goes_on()}"
-        if not self.gatherer.pending:
-            if self._full:
-                return "The disk is nearly full: new pairs come when there is room again"
-            if self._drawing.status():
-                return self._drawing.status()
-            if len(self.pool) < 2:
-                return f"Waiting for clips from the agent ({len(self.pool)} of 2)"
-            if not self._judged:
-                return f"Choosing the next pairs by what {self.n_labels} labels have taught the reward predictor"
-            if not self.wanted():
-                return f"{self.n_labels} labels; the next is due when the policy has trained on"
-            return "Waiting for new clips from the agent: every pair was asked"
-        starts = self.n_labels < self.n_initial and not self.training  # which goes on after an undo
-        initial = f" ({self.n_initial} before training starts)" if starts else ""
-        if self.channels.pause.is_set():
-            initial = f" (the policy waits: {len(self.gatherer.pending)} pairs are open)"
-        return f"Label {self.n_labels + 1} of {self.goal}{initial}"
-
-    def _disk_is_full(self) -> bool:
-        """Whether there is no more room for clips; looked at every now and then."""
-        now = time.monotonic()
-        if now >= self._look_at_disk:
-            self._look_at_disk = now + TELL_SECONDS
-            self._full = nearly_full(self.db.path)
-        return self._full
-
-    def clips(self) -> str:
-        """How many segments there are to ask about, of how many that the pool holds."""
-        waits = " (labels wait for all)" if self._fills_pool and not self.gatherer.is_person else ""
-        return f"{len(self.pool)}/{self.pool.maxlen}{waits}"
+    def n_labels(self) -> int:
+        """Returns the number of labels in the store."""
+        return self.schedule.n_labels
 
     @property
     def _fills_pool(self) -> bool:
-        """The more episodes the first pairs come from, the more the predictor sees of the task."""
-        return self._asks_initial and len(self.pool) < self.config.max_segs
+        """Returns whether the first pairs wait for a full pool: more episodes show the predictor more of the task."""
+        return self.schedule.asks_initial and not self.pool.is_full
+
+    @property
+    def _oldest(self) -> int:
+        """Returns the policy step before which segments are too old to be asked about; 0 while new ones are few."""
+        return self.pool.oldest_step if self.schedule.training and self.pool.is_full else 0
+
+    # Asking
 
     def _take_segments(self) -> bool:
-        """Moves segments from the queue to the pool; before training a full pool is left as it is.
-
-        When training begins, most of them go: for tens of thousands of steps they would be most of what is asked
-        about, though they are enough in the initial labels.
-        """
-        if self.training and not self._began:
+        """Moves segments from the queue to the pool; a full pool stays before training while pairs are left to ask."""
+        schedule = self.schedule
+        if schedule.training and not self._began:
             self._began = True
-            kept = sorted(self.rng.permutation(len(self.pool))[:UNTRAINED_KEPT])
-            self.pool = deque((self.pool[i] for i in kept), self.pool.maxlen)
-            if self.rounds is not None:  # what the members disagreed on between two rounds they have learned since
-                self.pool = deque((replace(one, member_returns=None) for one in self.pool), self.pool.maxlen)
-        if not self.training and len(self.pool) == self.pool.maxlen and not (self._all_asked and self._judged):
+            self.pool.keep_a_few(self.rng)
+            if schedule.rounds is not None:
+                self.pool.forget_returns()
+        if not schedule.training and self.pool.is_full and not (self.queries.all_asked and schedule.is_judged):
             return False
-        segments = drain(self.channels.segments, limit=64)
-        self.pool.extend(segments)
-        return bool(segments)
-
-    def _next_comparison(self) -> Comparison | None:
-        """A pair from the pool that was not asked before, sides drawn at random; None if none was found."""
-        if len(self.pool) < 2:
-            return None
-        for attempt in range(TRIES):
-            a, b = self._drawn_pair(unseen=attempt < TRIES // 2)
-            comparison = Comparison(a, b, flip=bool(self.rng.integers(2)))
-            if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
-                self.asked.add(comparison.id)
-                self._all_asked = False
-                if self._asks_initial:
-                    self._asked_about |= {comparison.a.id, comparison.b.id}
-                if self.config.query_selection == "k_center":
-                    both = looks(a), looks(b)
-                    self._centres += [np.concatenate(both), np.concatenate(both[::-1])]
-                return comparison
-        self._all_asked = True
-        return None
-
-    def _drawn_pair(self, *, unseen: bool) -> tuple[Segment, Segment]:
-        """Two segments of the pool, by `--query_selection`.
-
-        With `unseen`, while there is no predictor to choose by, such as are in no pair yet, as long as there are any:
-        the more segments the initial labels are about the better, and those of validation labels are then in no other.
-        """
-        selection, n = self.config.query_selection, len(self.pool)
-        if unseen and self._asks_initial and self.pool[0].member_returns is None and selection != "k_center":
-            others = self._unseen()
-            if len(others) >= 2:
-                i, j = self.rng.choice(len(others), 2, replace=False)
-                return others[i], others[j]
-        first = n - max(2, round(NEWEST_SHARE * n)) if selection == "newest" else 0
-
-        def draw() -> tuple[Segment, Segment]:
-            i, j = first + self.rng.choice(n - first, 2, replace=False)
-            return self.pool[i], self.pool[j]
-
-        if selection in ("random", "newest"):
-            return draw()
-        candidates = [draw() for _ in range(self.config.query_candidates)]
-        if selection == "k_center":
-            return max(candidates, key=self._distance)
-        return max(candidates, key=lambda pair: informativeness(pair[0], pair[1], selection))
-
-    def _unseen(self) -> list[Segment]:
-        """The segments of the pool that are in no initial pair."""
-        return [segment for segment in self.pool if segment.id not in self._asked_about]
-
-    def _distance(self, pair: tuple[Segment, Segment]) -> float:
-        """How unlike the nearest of the pairs that were asked this one looks."""
-        if not self._centres:
-            return 0.0
-        wanted = np.concatenate([looks(segment) for segment in pair])
-        return float(np.square(np.stack(self._centres) - wanted).sum(1).min())
+        return self.pool.take(self.channels.segments)
 
     def _ask(self) -> bool:
         """Asks about as many pairs as are wanted and can soon be answered."""
-        person, n_open = self.gatherer.is_person, len(self.gatherer.pending) + len(self._drawing.open)
-        n = self.wanted()
-        if person and self._disk_is_full():
+        schedule, is_person = self.schedule, self.gatherer.is_person
+        pending = {*self.gatherer.pending, *self._drawing.open}
+        n = schedule.wanted(len(pending))
+        if is_person and self.disk.look():
             return False  # what is left is for answers
         if self._fills_pool:
-            if not person:
+            if not is_person:
                 return False
-            n = min(n, len(self._unseen()) // 2)
-        if self.rounds is not None and not self._judged:
-            if len(self.pool) < self.config.max_segs:
+            n = min(n, len(self.pool.unseen()) // 2)
+        if not schedule.is_judged:
+            if not self.pool.is_full:
                 return False  # what comes after the judgement would not be asked about
-            learned = self.rounds.judge(self.n_labels, self.n_initial, self.pool)
-            if not self._judged:
+            learned = schedule.judge(self.pool)
+            if not schedule.is_judged:
                 return learned
-        # What is due by schedule is asked even if people lag behind: that is how the policy knows that they do.
-        if not (person and self._is_due_by_schedule and self.training):
-            n = min(n, self.gatherer.ahead - n_open)
-        if self.ordering is not None:
-            pending = {*self.gatherer.pending, *self._drawing.open}
-            comparisons = self.ordering.choose(self.pool, pending, n, self._oldest)
-            self._all_asked = n > 0 and not comparisons and not n_open
-        else:
-            comparisons = [pair for _ in range(n) if (pair := self._next_comparison()) is not None]
-        if person:
+        # People who lag behind are asked all that is due, because the policy may wait for them by what is open.
+        if not (is_person and schedule.is_paced and schedule.training):
+            n = min(n, self.gatherer.ahead - len(pending))
+        initial, oldest = schedule.asks_initial, self._oldest
+        comparisons = self.queries.choose(self.pool, pending, n, initial=initial, oldest=oldest)
+        if is_person:
             for comparison in comparisons:
                 self._drawing.begin(comparison)
             comparisons = self._drawing.done()
@@ -388,23 +249,23 @@ class PrefInterface:
             self.gatherer.submit(comparisons)
         return bool(comparisons)
 
+    # Passing on answers
+
     def _deliver(self, answered: list[Answered]) -> bool:
         """Counts new answers, and rings for the trainer, which reads its labels from the store."""
         if not answered:
             return False
-        if self.ordering is not None:
-            self.ordering.learn(answered)
-        self.n_labels = self.channels.n_labels.value = self.db.n_labels()
+        self.queries.learn(answered)
+        self.schedule.n_labels = self.channels.n_labels.value = self.db.n_labels()
         if self.n_labels >= FEW_LABELS and not self._looked_for_ties:
             self._warn_of_ties()
-        if isinstance(self.config.wait_for_labels, float):  # else nobody needs it, and a long store takes a while
-            self.n_answers = self.db.n_answers()
+        self.hold.count()
         if self.channels.bell is not None and any(one.label is not None for one in answered):
             self.channels.bell.set()
         return True
 
     def _warn_of_ties(self) -> None:
-        """Says so if no label prefers a clip, for then the agent would be trained on nothing."""
+        """Says so if no label prefers a clip, because the agent would then be trained on nothing."""
         self._looked_for_ties = True
         if not self.db.has_preference():
             said = (
@@ -414,36 +275,38 @@ class PrefInterface:
             log.warning(said)
             print(said, flush=True)
 
-    def _hold_policy(self) -> None:
-        """Lets the policy wait while more than the flag's share of what was asked is unanswered."""
-        share, n_open = self.config.wait_for_labels, len(self.gatherer.pending)
-        if not isinstance(share, float):
-            return
-        wants_more = not self.ended and self.n_labels < self.goal
-        if wants_more and n_open > share * (n_open + self.n_answers):
-            self.channels.pause.set()
-        else:
-            self.channels.pause.clear()
+    def _end(self) -> None:
+        """Says once that nobody labels any more; lets training that waits for more labels start if it can."""
+        if self.schedule.asks_initial and self.channels.bell is not None and self.n_labels >= FEW_LABELS:
+            self.notices.start_now()
+            self.schedule.read(self.notices)
+        if not self._said_end:
+            self._said_end = True
+            log.info("Labelling has ended")
+            print(f"Labelling has ended; {self.status.without_labels()}. Ctrl-C ends the run.", flush=True)
+
+    # Telling people
 
     def _tell(self) -> None:
-        """Tells people how far the run is, and takes back questions about clips that have left the pool, unseen."""
+        """Tells people how far the run is, and withdraws questions that nobody saw about clips not in the pool now."""
         now = time.monotonic()
-        if now >= self._told + TELL_SECONDS and self.n_labels < self.n_initial:
-            self.n_initial = Notices(self.db).labels_to_start(self._initial)
-        status = self.status()
-        if now < self._told + TELL_SECONDS and status == self._status:
+        is_due = now >= self._told + TELL_SECONDS
+        if is_due and self.n_labels < self.schedule.n_initial:
+            self.schedule.read(self.notices)
+        line = self.status.line()
+        if not is_due and line == self._line:
             return
-        self._told, self._status = now, status
-        steps = self.channels.agent_steps.value
-        numbers = {"labels": self.n_labels, "goal": self.goal, "agent_steps": steps, "clips": len(self.pool)}
-        self.gatherer.tell(status, {**numbers, "initial_labels": 0 if self.training else self.n_initial})
+        self._told, self._line = now, line
+        n_initial = 0 if self.schedule.training else self.schedule.n_initial
+        numbers = {"labels": self.n_labels, "goal": self.schedule.goal, "agent_steps": self.schedule.steps}
+        self.gatherer.tell(line, {**numbers, "clips": len(self.pool), "initial_labels": n_initial})
         if self._oldest:
             self.gatherer.withdraw(self._oldest)
 
-    @property
-    def _oldest(self) -> int:
-        """The policy step before which segments are too old to be asked about; 0 while new ones are few."""
-        return self.pool[0].policy_step if self.training and len(self.pool) == self.pool.maxlen else 0
+    def clips(self) -> str:
+        """Says how many segments there are to ask about, of how many that the pool holds."""
+        waits = " (labels wait for all)" if self._fills_pool and not self.gatherer.is_person else ""
+        return f"{len(self.pool)}/{self.pool.maxlen}{waits}"
 
     def close(self) -> None:
         """Closes the windows and the store."""
@@ -482,7 +345,7 @@ def run_interface(channels: Channels, spec: InterfaceSpec) -> None:
 
 
 class SegmentKeeper:
-    """Stores the segments of a run that asks nobody, to be asked about later; a part of the ring like pref_interface.
+    """Stores the segments of a run that asks nobody, so that people can be asked later; stands in for PrefInterface.
 
     Args:
         goal: segments after which there are enough.
@@ -493,14 +356,14 @@ class SegmentKeeper:
         self.n = len(db.segment_ids())
 
     def step(self) -> bool:
-        segments = drain(self.channels.segments, limit=self.goal - self.n)
-        if segments:
-            self.db.add_segments(segments)
+        candidates = drain(self.channels.segments, limit=self.goal - self.n)
+        if candidates:
+            self.db.add_segments([one.segment for one in candidates])
             self.n = len(self.db.segment_ids())
-        return bool(segments)
+        return bool(candidates)
 
     def clips(self) -> str:
-        """How many segments are stored, of how many."""
+        """Says how many segments are stored, of how many."""
         return f"{self.n}/{self.goal}"
 
     @property

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from a2c.crew import ALONE, Arena, Crew
 from a2c.model import Policy
+from drlhp.data.candidate import Candidate
 from drlhp.data.cutter import SegmentCutter
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_view
@@ -118,8 +119,8 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
             resetting = terminated | truncated
             if info.kind == "pixels":
                 rewards = np.clip(rewards, -1, 1)
-            for segment in cutter.add(before, actions, rewards, resetting, valid, None, None, policy_step=0):
-                return segment
+            for candidate in cutter.add(before, actions, rewards, resetting, valid, None, None, policy_step=0):
+                return candidate.segment
         return None
     finally:
         env.close()
@@ -314,18 +315,18 @@ class Runner:
         ended = [recorder.add(view[0], float(reward), bool(end)) for view, reward, end, valid in steps if valid]
         return [episode for episode in ended if episode]
 
-    def cut(self, policy_step: int, member_rewards: np.ndarray | None = None) -> list[Segment]:
+    def cut(self, policy_step: int, member_rewards: np.ndarray | None = None) -> list[Candidate]:
         """The segments that the rollout completed; to be called once after each `collect`.
 
         Args:
             policy_step: agent steps taken when the rollout was collected.
             member_rewards: (members, T, N) rewards that the ensemble's members predict for it, if there are any.
         """
-        r, segments = self.rollout, list[Segment]()
+        r, candidates = self.rollout, list[Candidate]()
         actions = self.info.carried_out(r.actions)
         with self.stopwatch.part("segments"):
             for t in range(self.n_steps):
-                segments += self.cutter.add(
+                candidates += self.cutter.add(
                     r.observations[t],
                     actions[t],
                     r.rewards[t] - self.end_penalty * r.terminated[t],
@@ -335,7 +336,7 @@ class Runner:
                     None if member_rewards is None else member_rewards[:, t],
                     policy_step,
                 )
-        return segments
+        return candidates
 
     def _count(self, done: np.ndarray) -> None:
         """Adds up the true rewards of the rollout's episodes; `done` (T, N) says where one ended."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Choice, Label
 from drlhp.data.segment import Segment
 from drlhp.labelling.answers import Lease, Submission
@@ -99,21 +100,21 @@ def test_the_other_schedules() -> None:
 # Which pair is asked
 
 
-def predicted_segment(seed: int, *member_returns: float) -> Segment:
+def predicted(seed: int, *member_returns: float) -> Candidate:
     returns = np.array(member_returns, np.float32) if member_returns else None
-    return dataclasses.replace(segment(seed, (float(seed), 0.0, 0.0)), member_returns=returns)
+    return Candidate(segment(seed, (float(seed), 0.0, 0.0)), returns)
 
 
 def test_disagreement_is_the_variance_of_the_predicted_preference() -> None:
-    a, b = predicted_segment(1, 1.0, 2.0, -1.0), predicted_segment(2, 0.0, 0.5, 2.0)
+    a, b = predicted(1, 1.0, 2.0, -1.0), predicted(2, 0.0, 0.5, 2.0)
     p = [1 / (1 + math.exp(-difference)) for difference in (1.0, 1.5, -3.0)]
     mean = sum(p) / 3
     assert informativeness(a, b, "disagreement") == pytest.approx(sum((x - mean) ** 2 for x in p) / 3, rel=1e-5)
     entropy = -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
     assert informativeness(a, b, "entropy") == pytest.approx(entropy, rel=1e-5)
-    unknown = predicted_segment(3)
+    unknown = predicted(3)
     assert informativeness(a, unknown, "disagreement") == informativeness(unknown, b, "entropy") == 0
-    far = predicted_segment(4, 1e4, 1e4, 1e4)
+    far = predicted(4, 1e4, 1e4, 1e4)
     assert informativeness(far, a, "entropy") == pytest.approx(0, abs=1e-9)
 
 
@@ -129,7 +130,7 @@ def test_the_pairs_that_the_selection_wants_are_asked(ring: Ring, selection: Que
     interface = ring.interface(config=config, goal=40)
     for seed in range(100):
         returns = (1e4, 1e4, -1e4) if seed < 10 else (0.0,) * 3 if seed < 40 else (20.0 * seed,) * 3
-        interface.pool.append(predicted_segment(seed, *returns))
+        interface.pool.append(predicted(seed, *returns))
     interface.step()
     asked = [row.comparison for row in interface.db.answers()]
     assert len(asked) == 40
@@ -159,7 +160,7 @@ def test_k_center_asks_about_what_looks_unlike_all_that_was_asked(
         frames = dark.observations // 32
         if seed < 10:
             frames[:, 2 * (seed // 4) : 2 * (seed // 4) + 2, 2 * (seed % 4) : 2 * (seed % 4) + 2] = 255
-        interface.pool.append(dataclasses.replace(dark, observations=frames))
+        interface.pool.append(Candidate(dataclasses.replace(dark, observations=frames)))
     interface.step()
     asked = [row.comparison for row in interface.db.answers()]
     lit = {one.seed for pair in asked for one in (pair.a, pair.b) if one.seed < 10}
@@ -235,7 +236,7 @@ class Ring:
     def act(self, n: int) -> None:
         """What the policy does: new segments."""
         for one in itertools.islice(self.segments, n):
-            self.channels.segments.put_nowait(one)
+            self.channels.segments.put_nowait(Candidate(one))
 
     def labels(self) -> list[Label]:
         """What the trainer has read since the last call."""
@@ -354,7 +355,7 @@ def test_most_segments_of_the_untrained_policy_leave_when_training_begins(ring: 
     ring.channels.agent_steps.value = 100
     ring.act(3)
     step_until(interface, lambda: interface.n_labels > 5)
-    assert [one.seed for one in interface.pool][-3:] == [150, 151, 152] and len(interface.pool) == 103
+    assert [one.segment.seed for one in interface.pool][-3:] == [150, 151, 152] and len(interface.pool) == 103
     ring.act(30)
     interface.step()
     assert len(interface.pool) == 133, "once"
@@ -363,7 +364,7 @@ def test_most_segments_of_the_untrained_policy_leave_when_training_begins(ring: 
 def test_the_same_segment_twice_makes_no_pair(ring: Ring) -> None:
     interface = ring.interface(n_initial=1, goal=5, max_segs=2)
     for _ in range(2):
-        ring.channels.segments.put(segment(3))
+        ring.channels.segments.put(Candidate(segment(3)))
     for _ in range(5):
         interface.step()
     assert interface.n_labels == 0 and len(interface.pool) == 2
@@ -385,7 +386,9 @@ def test_the_pool_holds_the_newest_segments(ring: Ring) -> None:
     for _ in range(2):
         ring.act(SEGMENT_QUEUE_SIZE)
         interface.step()
-    assert [one.seed for one in interface.pool] == list(range(2 * SEGMENT_QUEUE_SIZE - 10, 2 * SEGMENT_QUEUE_SIZE))
+    assert [one.segment.seed for one in interface.pool] == list(
+        range(2 * SEGMENT_QUEUE_SIZE - 10, 2 * SEGMENT_QUEUE_SIZE)
+    )
 
 
 def test_a_slow_trainer_keeps_nobody_waiting_and_all_labels_are_in_the_store(ring: Ring) -> None:
@@ -603,7 +606,7 @@ def test_the_end_of_input_ends_labelling_but_not_the_run(desk: Desk) -> None:
     desk.keyboard.close()
     step_until(desk.interface, lambda: desk.interface.ended)
     desk.ring.act(2)
-    assert desk.interface.step() and desk.interface.pool[-1].seed == 9
+    assert desk.interface.step() and desk.interface.pool[-1].segment.seed == 9
     desk.window.presses.append(["left"])
     assert not desk.interface.step() and desk.interface.n_labels == 1
 
@@ -633,7 +636,7 @@ def test_who_leaves_before_the_training_begins_lets_it_begin_if_it_can(
     screen.presses.append(["close"])
     step_until(interface, lambda: interface.ended)
     interface.step()
-    assert said in capsys.readouterr().out and said in interface.status()
+    assert said in capsys.readouterr().out and said in interface.status.line()
     assert Notices(interface.db).labels_to_start(500) == (25 if n_labels >= 25 else 500)
 
 
@@ -642,9 +645,9 @@ def test_training_that_goes_on_is_not_said_to_start_after_an_undo(ring: Ring) ->
     interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=500, goal=600)
     ring.act(30)
     step_until(interface, lambda: bool(interface.gatherer.pending))
-    assert "before training starts" in interface.status()
+    assert "before training starts" in interface.status.line()
     ring.channels.agent_steps.value = 1000
-    assert interface.status() == "Label 1 of 600"
+    assert interface.status.line() == "Label 1 of 600"
 
 
 def test_the_last_of_a_disk_is_left_to_the_answers(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -653,13 +656,13 @@ def test_the_last_of_a_disk_is_left_to_the_answers(ring: Ring, monkeypatch: pyte
     ring.act(30)
     step_until(interface, lambda: bool(screen.shown))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=100 * 2**20))
-    interface._look_at_disk = -math.inf  # time goes by
+    interface.disk.look_at = -math.inf  # time goes by
     while interface.gatherer.pending:
         screen.presses.append(["left"])
         interface.step()
-    assert interface.n_labels == PERSON_AHEAD and "nearly full" in interface.status()
+    assert interface.n_labels == PERSON_AHEAD and "nearly full" in interface.status.line()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=300 * 2**20))
-    interface._look_at_disk = -math.inf
+    interface.disk.look_at = -math.inf
     step_until(interface, lambda: bool(interface.gatherer.pending))
 
 
@@ -687,7 +690,7 @@ def test_while_somebody_labels_beside_the_run_it_asks_on_when_its_own_labeller_h
 def test_a_person_is_asked_no_more_than_wanted(ring: Ring) -> None:
     desk = Desk(ring)
     try:
-        desk.interface.goal = 2
+        desk.interface.schedule.goal = 2
         assert not desk.interface.step()
         assert "Waiting" in desk.window.messages[-1]
         ring.act(8)
@@ -738,7 +741,7 @@ def test_training_is_started_early_by_a_second_press(ring: Ring, capsys: pytest.
     for presses in (["start"], ["start"]):
         screen.presses.append(presses)
         interface.step()
-    assert "Not yet: training needs 25 labels" in capsys.readouterr().out and "500 before" in interface.status()
+    assert "Not yet: training needs 25 labels" in capsys.readouterr().out and "500 before" in interface.status.line()
     while interface.n_labels < 25:
         screen.presses.append(["equal"])
         interface.step()
@@ -748,8 +751,8 @@ def test_training_is_started_early_by_a_second_press(ring: Ring, capsys: pytest.
         interface.step()
     assert interface.n_labels == 25 and queue.notices.labels_to_start(500) == 500, "an answer in between takes it back"
     screen.presses.append(["start"])
-    step_until(interface, lambda: "before" not in interface.status())
-    assert queue.notices.labels_to_start(500) == 25 and ring.interface(n_initial=500).n_initial == 25
+    step_until(interface, lambda: "before" not in interface.status.line())
+    assert queue.notices.labels_to_start(500) == 25 and ring.interface(n_initial=500).schedule.n_initial == 25
 
 
 # Asynchronous answers and what the policy waits for
@@ -796,14 +799,14 @@ def test_a_script_answers_what_is_asked_until_it_ends(ring: Ring) -> None:
 def test_questions_about_clips_that_have_left_the_pool_are_withdrawn_unless_somebody_saw_them(ring: Ring) -> None:
     interface = ring.interface(QueueGatherer, goal=30, max_segs=4)
     for step in range(4):
-        ring.channels.segments.put(dataclasses.replace(segment(step), policy_step=step))
+        ring.channels.segments.put(Candidate(dataclasses.replace(segment(step), policy_step=step)))
     interface.step()
     old = set(interface.gatherer.pending)
     with contextlib.closing(PrefDB.open(ring.path)) as db:
         (seen,) = LabelQueue(db).claim("ann")
     ring.channels.agent_steps.value = 1
     for step in range(10, 15):
-        ring.channels.segments.put(dataclasses.replace(segment(step), policy_step=step))
+        ring.channels.segments.put(Candidate(dataclasses.replace(segment(step), policy_step=step)))
     step_until(interface, lambda: len(old & set(interface.gatherer.pending)) == 1)
     assert seen.comparison_id in interface.gatherer.pending and len(old) == 6
 

@@ -10,7 +10,6 @@ predictor is trained from scratch by the trainer of a run, and asked about pairs
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import statistics
@@ -35,6 +34,7 @@ from benchmarks.speed.parts import scratch_folder
 from commands.config import RunConfig
 from commands.flags import parse
 from commands.run_folder import git_revision
+from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Comparison, Label
 from drlhp.data.segment import Segment
 from drlhp.labelling.gatherers import SyntheticGatherer
@@ -73,7 +73,7 @@ def gather(env_id: str, n: int) -> list[Segment]:
     untrained, trained = list[Segment](), list[Segment]()
     while len(untrained) < n:
         runner.collect()
-        untrained += runner.cut(0)
+        untrained += [one.segment for one in runner.cut(0)]
     for _ in range(UPDATES):
         r, _ = runner.collect()
         runner.cut(0)
@@ -83,7 +83,7 @@ def gather(env_id: str, n: int) -> list[Segment]:
         ppo_update(policy, optimizer, Batch.of(r), config)
     while len(trained) < n:
         runner.collect()
-        trained += runner.cut(0)
+        trained += [one.segment for one in runner.cut(0)]
     env.close()
     return untrained[:n] + trained[:n]
 
@@ -188,9 +188,9 @@ def curve(env_id: str, strategy: str, pool: list[Segment], held_out: list[Segmen
         gatherer = SyntheticGatherer(db, SyntheticTeacher())
         channels = Channels.create(synchronous=True, take_turns=False)
         interface = PrefInterface(db, gatherer, channels, config.prefs, seed=seed, goal=0, annealed_over=0)
-        interface.pool.extend(pool)
+        interface.pool.extend(map(Candidate, pool))
         for n in sorted({*LABELS, *(REFRESHED if strategy == "disagreement" else ())}):
-            interface.goal = n
+            interface.schedule.goal = n
             while interface.n_labels < n:
                 interface.step()
             run = folder / str(n)
@@ -200,9 +200,8 @@ def curve(env_id: str, strategy: str, pool: list[Segment], held_out: list[Segmen
             if n in LABELS:
                 accuracies.append(accuracy(predictor, held_out, seed))
             members = predicted_returns(predictor, pool).T
-            segments = zip(pool, members, strict=True)
             interface.pool.clear()
-            interface.pool.extend(dataclasses.replace(segment, member_returns=returns) for segment, returns in segments)
+            interface.pool.extend(map(Candidate, pool, members))
         asked_about = len(db.segment_ids())
         interface.close()
     return {"accuracies": accuracies, "segments": asked_about}

@@ -27,6 +27,7 @@ from a2c.worker import PolicyWorker, WorkerSpec
 from benchmarks import ROOT
 from commands.config import RunConfig
 from commands.flags import parse
+from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.labelling.gatherers import SyntheticGatherer
@@ -282,7 +283,7 @@ def synthetic_labels(store: Path, seconds: float = 10.0) -> Reading:
         goal = max(1, len(segments) // 4)
         with scratch_folder() as folder:
             interface = make_interface(folder, PrefsConfig(n_initial_prefs=goal, max_segs=len(segments)), goal)
-            interface.pool.extend(segments)
+            interface.pool.extend(map(Candidate, segments))
             start = time.perf_counter()
             while interface.step():
                 pass
@@ -304,7 +305,7 @@ def send_clips(channels: Channels, segment: Segment) -> None:
     """Body of a process that cuts clips as the policy's does; `policy_step` carries the time."""
     while not channels.stop.is_set():
         time.sleep(CLIP_PERIOD)
-        offer(channels.segments, dataclasses.replace(segment, policy_step=time.monotonic_ns()))
+        offer(channels.segments, Candidate(dataclasses.replace(segment, policy_step=time.monotonic_ns())))
 
 
 def clip_delay(seconds: float = 10.0) -> Reading:
@@ -323,7 +324,7 @@ def clip_delay(seconds: float = 10.0) -> Reading:
                 n_before = len(interface.pool)
                 interface.step()
                 now = time.monotonic_ns()
-                delays += [(now - clip.policy_step) / 1e6 for clip in list(interface.pool)[n_before:]]
+                delays += [(now - clip.segment.policy_step) / 1e6 for clip in list(interface.pool)[n_before:]]
                 children.check()
                 children.wait(PERSON_IDLE)
         finally:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from drlhp.data.candidate import Candidate
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_view
 
@@ -75,7 +76,7 @@ class SegmentCutter:
         member_rewards: np.ndarray | None,
         policy_step: int,
         wanted: bool = True,
-    ) -> list[Segment]:
+    ) -> list[Candidate]:
         """Takes one step of all environments and returns the segments that it completed, none if not wanted.
 
         Args:
@@ -97,11 +98,11 @@ class SegmentCutter:
                 self.views[i].append(views[i])
         self.filled += valid
         ended, complete = self._ended(done[:n])
-        segments = [self._segment(int(i), policy_step) for i in complete] if wanted else []
+        candidates = [self._candidate(int(i), policy_step) for i in complete] if wanted else []
         self.filled[ended] = 0
         for i in ended:
             self.views[i].clear()
-        return segments
+        return candidates
 
     def count(self, done: np.ndarray, valid: np.ndarray) -> None:
         """Takes one step of all environments and counts the segments, without making them."""
@@ -128,7 +129,7 @@ class SegmentCutter:
         for i in np.flatnonzero(here):
             self.views[i].clear()
 
-    def _segment(self, i: int, policy_step: int) -> Segment:
+    def _candidate(self, i: int, policy_step: int) -> Candidate:
         """Returns the segment of environment i that ends with the newest step."""
         rows = np.arange(self.n_taken - self.filled[i], self.n_taken) % self.length
         frames, stack = self.frames[rows, i], self.stack
@@ -138,8 +139,7 @@ class SegmentCutter:
             # The environment itself stacks frames, because each picture repeats the last one shifted by one plane. Each
             # frame is kept once.
             frames, stack = Segment.unique_frames(frames), frames.shape[1]
-        predicted = not np.isnan(self.member_returns[i]).any()
-        return Segment(
+        segment = Segment(
             env_id=self.info.env_id,
             observations=frames,
             actions=self.actions[rows, i],
@@ -149,5 +149,6 @@ class SegmentCutter:
             seed=self.seed + i,
             fps=self.info.fps,
             view=encode_view(np.stack(self.views[i])) if self.views[i] else None,
-            member_returns=self.member_returns[i].copy() if predicted else None,
         )
+        predicted = not np.isnan(self.member_returns[i]).any()
+        return Candidate(segment, self.member_returns[i].copy() if predicted else None)

@@ -33,8 +33,6 @@ class Segment:
     seed: int
     fps: float  # real-time agent steps per second, for showing it
     view: bytes | None = None  # for people: a colour clip, or the states that one can be drawn from; see encode_view
-    # (members,) sums of each ensemble member's reward when it was cut, for choosing what to ask; not stored.
-    member_returns: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         steps = len(self.rewards)

@@ -1,9 +1,9 @@
-"""The query strategy `ordering`: compared segments stand in one order, in which a new one is asked its place.
+"""The query strategy `ordering`: compared segments stand in one order, in which each new one is given its place.
 
-A segment is compared with the one in the middle of where it may belong, then in the middle of the half that the answer
-leaves, so that about log2 n questions rank each of n: the walk down a search tree that is always balanced. The order
-is a function of the answers alone, so that answers may come late, in any sequence and from several people, and a
-resumed run reads it anew from its store. After rl-teacher-atari, which keeps its segments in a red-black tree.
+A segment is compared with the one in the middle of the places that it may have, then with the middle of the half that
+the answer leaves. So about log2 n questions rank each of n segments, as in a balanced search tree. The order is a
+function of the answers alone: they may come late, in any sequence and from several people, and a resumed run reads them
+from its store. After rl-teacher-atari, which keeps its segments in a red-black tree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.labelling.gatherers import Answered
@@ -23,27 +24,27 @@ MAX_INCOMPARABLE = 2  # answers of that kind after which a segment is given up
 
 
 class Ordering:
-    """Segments by their ids in groups of equals, worst first, as the answers so far tell; no more than `limit` of them.
+    """The ids of at most `limit` segments in groups of equals, worst first, as far as the answers tell.
 
-    An answer that contradicts what earlier ones say of a segment's place changes nothing.
+    An answer that contradicts the place given to a segment by earlier ones changes nothing.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.groups: list[list[str]] = []
-        self._rank: dict[str, int] = {}  # of each segment that has its place, its group
-        # Of each segment that was asked about, oldest first: with whom, and what the answer was if it is A.
+        self._rank: dict[str, int] = {}  # segment -> index of its group
+        # Segment that was asked about, oldest first -> the others it was compared with, and the answers if it is A.
         self._answers: dict[str, dict[str, Choice]] = {}
 
     def __contains__(self, segment: str) -> bool:
         return segment in self._rank
 
     def was_answered(self, a: str, b: str) -> bool:
-        """Whether this pair's answer is known."""
+        """Returns whether this pair's answer is known."""
         return b in self._answers.get(a, ())
 
     def learn(self, a: str, b: str, choice: Choice) -> None:
-        """Takes in an answer, by which one of the two may find its place, and others after it."""
+        """Takes in an answer. It may give one of the two its place, and then others."""
         self._answers.setdefault(a, {})[b] = choice
         self._answers.setdefault(b, {})[a] = choice.reversed
         if not self.groups and choice != Choice.INCOMPARABLE:
@@ -53,18 +54,18 @@ class Ordering:
             self._forget(next(iter(self._answers)))
 
     def given_up(self, segment: str) -> bool:
-        """Whether people could not compare it too often."""
+        """Returns whether people could not compare it too often."""
         answers = self._answers.get(segment, {}).values()
         return sum(choice == Choice.INCOMPARABLE for choice in answers) >= MAX_INCOMPARABLE
 
     def unplaced(self) -> Iterator[str]:
-        """Segments that were compared with some in the order and have no place yet, oldest first."""
+        """Yields the segments without a place that were compared with some in the order, oldest first."""
         for segment, answers in self._answers.items():
             if segment not in self._rank and any(other in self._rank for other in answers):
                 yield segment
 
     def opponents(self, segment: str) -> Iterator[str]:
-        """Whom to compare a segment with next, the best first: from the middle of where it may belong outwards."""
+        """Yields the segments to compare one with, best first: from the middle of its possible places outwards."""
         self._place([segment])  # what stood between its neighbours may have been forgotten
         if segment in self._rank:
             return
@@ -74,7 +75,7 @@ class Ordering:
             yield from self.groups[rank]
 
     def _bounds(self, segment: str) -> tuple[int, int]:
-        """The groups between which it belongs, -1 and their number for the ends; twice the same one for its equals'."""
+        """Returns the groups between which it belongs (-1 and their number at the ends); twice its equals' own."""
         low, high = -1, len(self.groups)
         for other, choice in self._answers.get(segment, {}).items():
             rank = self._rank.get(other)
@@ -86,7 +87,7 @@ class Ordering:
         return low, high
 
     def _place(self, segments: Sequence[str]) -> None:
-        """Gives those their place whose answers tell it, and then those that were compared with them."""
+        """Gives their places to those whose answers tell them, then to those that were compared with them."""
         waiting = list(segments)
         while waiting:
             segment = waiting.pop()
@@ -118,7 +119,7 @@ class Ordering:
 
 
 class OrderingQueries:
-    """Chooses the pairs by which segments find their places; several are on their way at once.
+    """Chooses the comparisons that give segments their places; several segments are on their way at once.
 
     Args:
         asked: ids of the comparisons that were asked before; those that are chosen are added.
@@ -127,6 +128,7 @@ class OrderingQueries:
 
     def __init__(self, db: PrefDB, asked: set[str], limit: int, rng: np.random.Generator) -> None:
         self.db, self.asked, self.limit, self.rng = db, asked, limit, rng
+        self.all_asked = False
         self._open: dict[str, str] = {}  # comparison id -> the segment that waits for its answer
         self.order = self._read()
 
@@ -139,20 +141,25 @@ class OrderingQueries:
             else:
                 self.order.learn(a, b, one.choice)
 
-    def choose(self, pool: Iterable[Segment], pending: Collection[str], n: int, oldest: int = 0) -> list[Comparison]:
-        """Up to n pairs that were not asked before: segments on their way first, then any others of the pool.
+    def choose(
+        self, pool: Iterable[Candidate], pending: Collection[str], n: int, *, initial: bool = False, oldest: int = 0
+    ) -> list[Comparison]:
+        """Returns up to n comparisons that were not asked before: of segments on their way, then of any in the pool.
 
         Args:
             pending: ids of the comparisons that are open, whose segments wait.
-            oldest: policy step; segments of before are given up on their way, but others are compared with them.
+            initial: makes no difference, because each segment is new to the order until it has its place.
+            oldest: policy step; older segments are given up on their way, but others are compared with them.
         """
-        if n < 1:
-            return []
+        chosen = self._choose([candidate.segment for candidate in pool], pending, n, oldest) if n > 0 else []
+        self.all_asked = n > 0 and not chosen and not pending
+        return chosen
+
+    def _choose(self, segments: list[Segment], pending: Collection[str], n: int, oldest: int) -> list[Comparison]:
         self._open = {id: self._open.get(id) or self._pair(id)[0] for id in pending}
         if not self.order.groups:  # the first answer gives the order its beginning
             n = 0 if pending else 1
         waiting, chosen = set(self._open.values()), list[Comparison]()
-        segments = list(pool)
         in_pool = {segments[i].id: segments[i] for i in self.rng.permutation(len(segments))}
         for segment in itertools.chain(list(self.order.unplaced()), in_pool):
             if len(chosen) == n:
@@ -173,7 +180,7 @@ class OrderingQueries:
         return chosen
 
     def _read(self) -> Ordering:
-        """The order by the answers that the store holds; of several about one pair the newest counts."""
+        """Returns the order by the answers in the store; if there are several about one pair, the newest counts."""
         newest = {row.comparison_id: (row.a, row.b, row.choice) for row in self.db.answers()}
         order = Ordering(self.limit)
         for a, b, choice in newest.values():
@@ -181,10 +188,8 @@ class OrderingQueries:
         return order
 
     def _policy_step(self, segment: str) -> int:
-        step: int = self.db.policy_step(segment)
-        return step
+        return self.db.policy_step(segment)
 
     def _pair(self, comparison_id: str) -> tuple[str, str]:
-        """The ids of a stored comparison's segments, the one that waits for its place first."""
-        a, b = self.db.pair(comparison_id)
-        return a, b
+        """Returns the ids of a stored comparison's segments, the one that waits for its place first."""
+        return self.db.pair(comparison_id)

@@ -1,6 +1,6 @@
 """The arrows of the ring: what crosses between the processes, each with one writer and one reader.
 
-    a2c --Segment--> pref_interface --bell--> reward_predictor --weights--> a2c
+    a2c --Candidate--> pref_interface --bell--> reward_predictor --weights--> a2c
 
 Labels cross in the store: each is committed to disk, then the bell rings, and the trainer reads the store.
 
@@ -65,7 +65,7 @@ class Episode:
 class Channels:
     """Everything that a process may share with the others."""
 
-    segments: Any  # Queue[Segment], a2c -> pref_interface; full: the segment is dropped and counted
+    segments: Any  # Queue[Candidate], a2c -> pref_interface; full: the segment is dropped and counted
     bell: StopFlag | None  # the store has new labels: pref_interface sets it, the trainer clears it; None: no trainer
     reports: Any  # Queue[Report | Failure], children -> main
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from drlhp.data.segment import Segment
+from drlhp.data.candidate import Candidate
 from reward_predictor import PredictorCopySpec
 
 SEGMENTS_AT_ONCE = 16  # that are judged before people are listened to again
@@ -39,14 +39,14 @@ class InitialRounds:
         """Whether the pool has been judged for the present round."""
         return round_of(n_labels, n_initial, self.n_rounds) <= self._judged
 
-    def judge(self, n_labels: int, n_initial: int, pool: deque[Segment]) -> bool:
+    def judge(self, n_labels: int, n_initial: int, pool: deque[Candidate]) -> bool:
         """Gives some segments more the sums of what each member now predicts; False while there are no new weights."""
         if not self._n_judged:
             if self._board.version == self._version:
                 return False
             self._version = self._board.fetch(self._predictor)
         which = range(self._n_judged, min(self._n_judged + SEGMENTS_AT_ONCE, len(pool)))
-        returns = self._predictor.segment_returns([pool[i] for i in which])
+        returns = self._predictor.segment_returns([pool[i].segment for i in which])
         for i, of_members in zip(which, returns, strict=True):
             pool[i] = replace(pool[i], member_returns=of_members)
         self._n_judged = which.stop

@@ -13,6 +13,7 @@ import torch
 from a2c.crew import Arena
 from a2c.model import Policy
 from a2c.runner import Rollout, Runner, random_segment
+from drlhp.data.candidate import Candidate
 from drlhp.data.segment import Segment
 from drlhp.data.views import decode_frames
 from drlhp.runtime.channels import Episode
@@ -129,7 +130,7 @@ def play(
     episodes: list[Episode] = []
     for number in range(rollouts):
         _, new_episodes = runner.collect()
-        segments += runner.cut(policy_step=number)
+        segments += [one.segment for one in runner.cut(policy_step=number)]
         episodes += new_episodes
     return env, runner, segments, episodes
 
@@ -203,22 +204,22 @@ def test_segments_carry_what_each_member_predicted_for_them() -> None:
     env = ScriptedVecEnv(info, LENGTHS)
     runner = make_runner(env, "feature_points", n_steps, seed=100)
     predictions = np.random.default_rng(0).normal(size=(12, members, n_steps, len(LENGTHS))).astype(np.float32)
-    segments: list[Segment] = []
+    candidates: list[Candidate] = []
     for number, predicted in enumerate(predictions):
         runner.collect()
-        segments += runner.cut(number, None if number == 2 else predicted)
+        candidates += runner.cut(number, None if number == 2 else predicted)
     predictions[2] = np.nan
     with_and_without = set()
     for i, shown in enumerate(env.shown):
         of_step = dict(zip(map(id, shown), predictions[..., i].transpose(0, 2, 1).reshape(-1, members), strict=True))
-        mine = [segment for segment in segments if segment.seed == 100 + i]
-        for segment, piece in zip(mine, expected_segments(shown), strict=True):
+        mine = [one for one in candidates if one.segment.seed == 100 + i]
+        for one, piece in zip(mine, expected_segments(shown), strict=True):
             expected = sum(of_step[id(step)] for step in piece)
-            with_and_without.add(segment.member_returns is None)
-            if segment.member_returns is None:
+            with_and_without.add(one.member_returns is None)
+            if one.member_returns is None:
                 assert np.isnan(expected).all()
             else:
-                np.testing.assert_allclose(segment.member_returns, expected, rtol=1e-5)
+                np.testing.assert_allclose(one.member_returns, expected, rtol=1e-5)
     assert with_and_without == {True, False}
 
 

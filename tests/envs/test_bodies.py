@@ -183,7 +183,7 @@ def segments(env_id: str, n_steps: int) -> list[Segment]:
     rollout = Rollout.allocate(info, n_steps, 2, Arena(), policy.channels_last)
     with closing(make_vec_env(env_id, 2, seed=0)) as env:
         runner = Runner([env], info, policy, rollout, 0, watch=True, record=False)
-        _, found = runner.collect(), runner.cut(policy_step=0)
+        _, found = runner.collect(), [one.segment for one in runner.cut(policy_step=0)]
         np.testing.assert_array_equal(decode_view(found[0].view or b""), rollout.states[:10, 0])
         runner.collect()  # which overwrites the rollout's arrays, but not what the segments hold
         np.testing.assert_array_equal(found[0].observations[0, :2], np.cos(decode_view(found[0].view or b"")[0, :2]))

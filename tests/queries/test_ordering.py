@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.labelling.answers import Lease, Submission
 from drlhp.labelling.gatherers import QueueGatherer, SyntheticGatherer
@@ -96,8 +97,8 @@ def interface(ring: Ring, gatherer_of: Callable[[PrefDB], Any], goal: int, max_s
 
 
 def queries(made: PrefInterface) -> OrderingQueries:
-    assert made.ordering is not None
-    return made.ordering
+    assert isinstance(made.queries, OrderingQueries)
+    return made.queries
 
 
 def returns_in_order(made: PrefInterface) -> list[list[float]]:
@@ -237,7 +238,7 @@ def test_segments_that_are_too_old_are_given_up_on_their_way(ring: Ring) -> None
     db.add_answer(Comparison(pool[2], pool[1], flip=False), Choice.A, teacher="t")
     db.add_answer(Comparison(old, pool[2], flip=False), Choice.B, teacher="t")
     made = OrderingQueries(db, db.comparison_ids(), 100, np.random.default_rng(0))
-    assert {pair.a.seed for pair in made.choose(pool, (), 10, oldest=10)} == {4, 5}
+    assert {pair.a.seed for pair in made.choose([*map(Candidate, pool)], (), 10, oldest=10)} == {4, 5}
     made = OrderingQueries(db, db.comparison_ids(), 100, np.random.default_rng(0))
-    assert {pair.a.seed for pair in made.choose(pool, (), 10)} == {0, 4, 5}
+    assert {pair.a.seed for pair in made.choose([*map(Candidate, pool)], (), 10)} == {0, 4, 5}
     db.close()

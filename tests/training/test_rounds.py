@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from drlhp.data.candidate import Candidate
 from drlhp.labelling.gatherers import SyntheticGatherer
 from drlhp.labelling.notices import Notices
 from drlhp.labelling.teachers import SyntheticTeacher
@@ -51,7 +52,7 @@ class Rounds:
             query_board=self.board,
         )
         for number in range(CONFIG.max_segs):
-            ring.channels.segments.put(segment(number))
+            ring.channels.segments.put(Candidate(segment(number)))
             self.interface.step()
 
     def ask(self) -> int:
@@ -68,12 +69,12 @@ def test_each_round_waits_for_what_the_last_one_has_taught(ring: Ring) -> None:
     with closing(Rounds(ring)) as rounds:
         for n_labels in (10, 20, 30):
             assert rounds.ask() == n_labels == rounds.ask()
-            assert f"what {n_labels} labels have taught" in rounds.interface.status()
+            assert f"what {n_labels} labels have taught" in rounds.interface.status.line()
             assert rounds.trainer.step() and not rounds.trainer.step(), "once for each round"
             assert ring.board.version == 0, "the policy does not start on it"
         while rounds.interface.n_labels < 40:
             rounds.interface.step()
-            assert "every pair was asked" not in rounds.interface.status()
+            assert "every pair was asked" not in rounds.interface.status.line()
         while not rounds.trainer.pretrained:
             rounds.trainer.step()
         assert ring.board.version == 1 and rounds.board.version == 3
@@ -84,10 +85,10 @@ def test_the_next_round_is_about_what_the_members_disagree_on(ring: Ring) -> Non
         rounds.ask()
         rounds.trainer.step()
         rounds.ask()
-        pool = {one.id: one for one in rounds.interface.pool}
+        pool = {one.segment.id: one for one in rounds.interface.pool}
         raw = rounds.trainer.predictor.predict(
-            torch.from_numpy(np.concatenate([one.observations for one in pool.values()])),
-            torch.from_numpy(np.concatenate([one.actions for one in pool.values()])),
+            torch.from_numpy(np.concatenate([one.segment.observations for one in pool.values()])),
+            torch.from_numpy(np.concatenate([one.segment.actions for one in pool.values()])),
         )
         sums = raw.detach().view(3, len(pool), -1).sum(2).T.numpy()
         found = np.stack([one.member_returns for one in pool.values() if one.member_returns is not None])
@@ -146,7 +147,7 @@ def test_clips_are_judged_when_all_are_there(ring: Ring) -> None:
             rounds.interface.pool.pop()
         assert not rounds.interface.step() and rounds.ask() == 10
         for number in range(200, 205):
-            ring.channels.segments.put(segment(number))
+            ring.channels.segments.put(Candidate(segment(number)))
         assert rounds.ask() == 20
         assert all(one.member_returns is not None for one in rounds.interface.pool)
 

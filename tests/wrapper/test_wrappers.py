@@ -385,7 +385,7 @@ def test_frames_that_an_environment_stacks_are_kept_once_in_segments() -> None:
         if stacks:
             pictures = np.stack([pictures[i : i + planes, 0] for i in range(6)])
         rest = np.zeros(1, np.int64), np.zeros(1, np.float32), ~everywhere, everywhere
-        cut = [segment for t in range(5) for segment in cutter.add(pictures[None, t], *rest, None, None, 0)]
+        cut = [one.segment for t in range(5) for one in cutter.add(pictures[None, t], *rest, None, None, 0)]
         assert len(cut) == 1 and cut[0].observations.shape == ((8, 84, 84) if stacks else (5, 3, 84, 84))
         np.testing.assert_array_equal(cut[0].stacked(), pictures[:5])
 

@@ -1,0 +1,60 @@
+"""Keeps the newest segments, from which the pairs to ask about are chosen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from drlhp.data.candidate import Candidate
+from drlhp.runtime.channels import drain
+
+TAKEN_AT_ONCE = 64  # segments, so that people are not kept waiting
+UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
+
+
+class Pool(deque[Candidate]):
+    """The newest candidates, at most `maxlen`, and the ids of those that were asked about before training."""
+
+    def __init__(self, candidates: Iterable[Candidate] = (), maxlen: int | None = None) -> None:
+        super().__init__(candidates, maxlen)
+        self.asked_about = set[str]()
+
+    @property
+    def is_full(self) -> bool:
+        """Returns whether each new candidate replaces the oldest."""
+        return len(self) == self.maxlen
+
+    @property
+    def oldest_step(self) -> int:
+        """Returns the policy step at which its oldest segment was cut; 0 if there is none."""
+        return self[0].segment.policy_step if self else 0
+
+    def take(self, queue: Any) -> bool:
+        """Moves candidates from a queue to the pool, without waiting; returns False if there was none."""
+        taken = drain(queue, limit=TAKEN_AT_ONCE)
+        self.extend(taken)
+        return bool(taken)
+
+    def unseen(self) -> list[Candidate]:
+        """Returns the candidates that were not asked about."""
+        return [one for one in self if one.segment.id not in self.asked_about]
+
+    def keep_a_few(self, rng: np.random.Generator) -> None:
+        """Drops all but a random few, because training begins.
+
+        The untrained policy's segments are well covered by the initial labels. They would otherwise be most of what
+        is asked about for tens of thousands of steps.
+        """
+        kept = [self[i] for i in sorted(rng.permutation(len(self))[:UNTRAINED_KEPT])]
+        self.clear()
+        self.extend(kept)
+
+    def forget_returns(self) -> None:
+        """Drops the predictions for all candidates, because the reward predictor has learned since."""
+        forgotten = [replace(one, member_returns=None) for one in self]
+        self.clear()
+        self.extend(forgotten)
