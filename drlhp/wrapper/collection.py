@@ -59,10 +59,10 @@ class SegmentCollection:
             wanted = not queue.full() and self._channels.n_labels.value < self.settings.max_prefs_in_db
             of_members = None if predicted is None else predicted.of_members
             true = rewards.astype(np.float32)
-            for segment in self._cutter.add(
+            for candidate in self._cutter.add(
                 observations, actions, true, done, valid, pictures, of_members, policy_step, wanted
             ):
-                offer(queue, segment)
+                offer(queue, candidate)
             self._check_length(int((done & valid)[: self._cutter.n_envs].sum()))
 
     def check_rewards(self, rewards: np.ndarray) -> None:
