@@ -23,7 +23,7 @@ from drlhp.labelling.teachers import SyntheticTeacher
 from drlhp.queries.ordering import MAX_INCOMPARABLE, Ordering, OrderingQueries
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
-from tests.test_pref_interface import Ring, segment, step_until
+from tests.support.asking import Ring, segment, step_until
 
 # The order itself
 
