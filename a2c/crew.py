@@ -1,9 +1,9 @@
 """Several processes that share the policy's work: one leads, each acts in environments of its own.
 
 The other way to use several cores is to split each layer of a network between threads that meet after it. With the
-small batches of a policy these meet every few dozen microseconds, and those that sleep must be woken. Here the
-processes meet twice per update: each has a share of the environments and of the gradient. Rollout, weights and
-gradients lie in memory that all of them see, so that only orders travel.
+small batches of a policy they meet every few dozen microseconds, and sleeping threads have to be woken. Here the
+processes meet twice per update: each has a share of the environments and of the gradient. All of them share the memory
+of rollout, weights and gradients, so that only orders travel.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from drlhp.runtime.start import Context
 from envs import EnvInfo
 
 ALIGNMENT = 64  # bytes, a cache line
-LEAST_ENVS = 4  # of a process; with fewer, batches are too small to be worth it
+LEAST_ENVS = 4  # per process; with fewer, batches are too small to be worth a process
 
 
 def fills_cores(info: EnvInfo, config: PolicyConfig, device: torch.device) -> bool:
-    """Whether the policy has work for several cores: convolutions, or the simulation of bodies, on the CPU."""
+    """Returns whether the policy can use several cores: for convolutions or the simulation of bodies, on the CPU."""
     convolves = info.kind == "pixels" and config.policy_network != "feature_points"
     return (convolves or info.state_size > 0) and device.type == "cpu"
 
 
 def crew_size(info: EnvInfo, config: PolicyConfig, device: torch.device, n_cores: int) -> int:
-    """How many processes should share the policy's work."""
+    """Returns how many processes should share the policy's work."""
     return max(1, min(n_cores, config.n_envs // LEAST_ENVS)) if fills_cores(info, config, device) else 1
 
 
 def share(n: int, size: int, index: int) -> slice:
-    """Which of n things a process of a crew has: about as many as each of the others."""
+    """Returns a process's share of n things: about as many as each of the others has."""
     return slice(n * index // size, n * (index + 1) // size)
 
 
@@ -49,7 +49,7 @@ class CrewBroken(Exception):
 
 @contextlib.contextmanager
 def linked() -> Iterator[None]:
-    """Raises CrewBroken where a link is used whose other end is gone, and only there: environments, too, have ends."""
+    """Raises CrewBroken if the other end of a link is gone; use it around links alone, not around environments."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
@@ -57,18 +57,18 @@ def linked() -> Iterator[None]:
 
 
 class Arena:
-    """Hands out arrays: of memory that processes share, the same ones to each that asks in the same order.
+    """Hands out arrays in shared memory: processes that ask in the same order get the same arrays.
 
     Args:
-        memory: what to share, of `allocate`; without it every array has memory of its own.
-        pinned: memory of its own from which a card reads without a copy in between.
+        memory: the shared memory, of `allocate`; without it every array has memory of its own.
+        pinned: arrays have memory of their own that a GPU reads directly.
     """
 
     def __init__(self, memory: Any = None, *, pinned: bool = False) -> None:
         self.memory, self.pinned, self.used = memory, pinned, 0
 
     def array(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> np.ndarray:
-        """Zeros that nobody else was given."""
+        """Returns zeros in memory that no other array has."""
         dtype, start = np.dtype(dtype), self.used
         count = math.prod(shape)
         self.used += math.ceil(count * dtype.itemsize / ALIGNMENT) * ALIGNMENT
@@ -80,13 +80,13 @@ class Arena:
         return np.frombuffer(self.memory, dtype, count, start).reshape(shape)
 
     def tensor(self, like: torch.Tensor) -> torch.Tensor:
-        """Memory for a tensor of this form, which lies as dense in memory."""
+        """Returns memory for a tensor of this shape, type and layout, which must be dense."""
         values = torch.from_numpy(self.array((like.numel() * like.element_size(),), np.uint8)).view(like.dtype)
         return values.as_strided(like.shape, like.stride())
 
 
 def allocate(n_bytes: int, context: Context) -> Any:
-    """Memory that processes share, to be handed to each when it starts."""
+    """Returns memory to share, which each process is given when it starts."""
     return context.RawArray(ctypes.c_byte, n_bytes)
 
 
@@ -101,11 +101,11 @@ NO_FOLLOWERS = Followers()
 
 
 class Crew:
-    """The leader's side: orders to the others, who carry them out beside it. Alone, it orders nobody.
+    """The leader's side of a crew: sends orders to the other processes, if there are any.
 
     Args:
-        links: to each of the others.
-        gradients: where each of the others leaves its share of the gradients, in the order of `Policy.weights`.
+        links: one to each other process.
+        gradients: the shared memory of each other process's share of the gradients, in the order of `Policy.weights`.
     """
 
     def __init__(self, links: Sequence[Connection] = (), gradients: Sequence[list[torch.Tensor]] = ()) -> None:
@@ -113,30 +113,29 @@ class Crew:
 
     @property
     def size(self) -> int:
-        """Processes, the leader included."""
+        """The number of processes, the leader included."""
         return len(self.links) + 1
 
     def order(self, task: str, *arguments: Sequence[Any]) -> None:
-        """Sends each of the others a method of `Follower` to carry out.
+        """Orders each other process to carry out a method of `Follower`.
 
         Args:
-            arguments: for each argument of the method its values, one for each process, the leader's first.
+            arguments: for each argument of the method, one value for each process, the leader's first.
         """
         with linked():
             for i, link in enumerate(self.links, start=1):
                 link.send((task, tuple(values[i] for values in arguments)))
 
     def results(self) -> list[Any]:
-        """Waits for the others; returns what their methods returned. Raises CrewBroken if one has died."""
+        """Waits for the others and returns their methods' results. Raises CrewBroken if one has died."""
         with linked():
             return [link.recv() for link in self.links]
 
     @contextlib.contextmanager
     def one_thread_each(self) -> Iterator[None]:
-        """While the others work, or soon will, the leader computes with one thread, as they do; alone with all it has.
+        """Lets the leader compute with one thread while the others work; alone, with all it has.
 
-        A second thread looks out for more work for some milliseconds after it has helped, on a core that another
-        process is to use.
+        After its work a second thread busy-waits for some milliseconds on a core that another process needs.
         """
         n_threads = torch.get_num_threads()
         if self.links:
@@ -148,7 +147,7 @@ class Crew:
                 torch.set_num_threads(n_threads)
 
     def close(self) -> None:
-        """Sends the others home."""
+        """Ends the others."""
         for link in self.links:
             link.close()
 

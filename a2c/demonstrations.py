@@ -1,4 +1,4 @@
-"""Recorded play, and a policy that starts as its imitation (after Ibarz et al. 2018, arXiv 1811.06521).
+"""Reads recorded play, and starts a policy as its imitation (after Ibarz et al. 2018, arXiv 1811.06521).
 
 A file is a compressed npz of plain arrays: whole episodes, each frame once.
 """
@@ -24,12 +24,12 @@ from envs import EnvInfo, make_vec_env
 SCHEMA_VERSION = 1
 # What stops cloning is the part held out; the rest are the field's common settings of supervised learning.
 MAX_EPOCHS = 50
-PATIENCE_EPOCHS = 3  # without a gain on what is held out
+PATIENCE_EPOCHS = 3  # without a gain on the held-out steps
 HELD_OUT = 0.1  # of the steps
 BATCH_SIZE = 64
 LEARNING_RATE = 1e-3
-MAX_BATCHES_PER_EPOCH = 2000  # a long recording is seen in parts, so that the end is looked for now and then
-# Whoever was recorded with the most likely actions always did the same: with no deviation left, nothing is explored.
+MAX_BATCHES_PER_EPOCH = 2000  # a long recording is learned in parts, so that the held-out loss is checked now and then
+# Play recorded with the most likely actions never varies: with no standard deviation left, nothing is explored.
 MIN_STD = 0.1
 
 
@@ -52,7 +52,7 @@ class Demonstrations:
         return len(self.actions)
 
     def observations(self, steps: np.ndarray) -> np.ndarray:
-        """What the policy saw at these steps (B,): (B, stack, H, W) uint8 or (B, D) float32."""
+        """Returns the observations at these steps (B,): (B, stack, H, W) uint8 or (B, D) float32."""
         if self.stack == 1:
             return self.frames[steps]
         episode = np.searchsorted(np.cumsum(self.lengths), steps, side="right")
@@ -60,7 +60,7 @@ class Demonstrations:
         return self.frames[first[:, None] + np.arange(self.stack)]
 
     def returns(self) -> np.ndarray:
-        """(episodes,) sums of the true reward."""
+        """Returns the sums of the true reward (episodes,)."""
         return np.add.reduceat(self.rewards, np.cumsum(self.lengths) - self.lengths)
 
     def save(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class Demonstrations:
 
 
 def _read(path: Path, info: EnvInfo) -> Demonstrations:
-    """One file, checked against the environment; raises UserError."""
+    """Reads one file and checks it against the environment; raises UserError."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -115,7 +115,7 @@ def _read(path: Path, info: EnvInfo) -> Demonstrations:
 
 
 def _misfit(read: Demonstrations, info: EnvInfo) -> str | None:
-    """What is wrong with a recording of this environment, expected and found; None if nothing is."""
+    """Returns how a recording does not fit the environment, expected and found; None if it fits."""
     pixels = info.kind == "pixels"
     stack = info.observation_shape[0] if pixels else 1
     lengths = read.lengths
@@ -141,7 +141,7 @@ def _misfit(read: Demonstrations, info: EnvInfo) -> str | None:
 
 
 def record(info: EnvInfo, policy: Policy, *, episodes: int, seed: int, deterministic: bool) -> Iterator[Demonstrations]:
-    """Plays whole episodes, and gives back each one as it ends."""
+    """Plays whole episodes, and yields each one when it ends."""
     env = make_vec_env(info.env_id, 1, seed)
     try:
         for _ in range(episodes):
@@ -171,7 +171,7 @@ def record(info: EnvInfo, policy: Policy, *, episodes: int, seed: int, determini
 
 
 def joined(parts: list[Demonstrations]) -> Demonstrations:
-    """Several recordings of one environment as one."""
+    """Returns several recordings of one environment as one."""
     if len(parts) == 1:
         return parts[0]
     arrays = {
@@ -189,18 +189,18 @@ def clone(
     normalise_pixels: bool,
     report: Callable[[int, float], bool] = lambda epoch, likelihood: True,
 ) -> float:
-    """Teaches the policy to act as it was shown: the most likely actions are those that were recorded.
+    """Teaches the policy the recorded actions, so that they become the most likely ones.
 
-    Supervised learning of the recorded actions by their log-probability (cross-entropy, or a Gaussian's). The last
-    tenth of the steps is held out, in one piece since neighbours look alike; the weights that do best on it are kept.
-    The value head learns nothing: what the recorded play is worth depends on a reward that is not learned yet.
+    This is supervised learning by log-probability (cross-entropy, or a Gaussian's). The last tenth of the steps is held
+    out, in one piece because neighbours look alike; the weights that do best on it are kept. The value head learns
+    nothing: the value of the recorded play depends on a reward that is not learned yet.
 
     Args:
         normalise_pixels: take the statistics by which observations are read from the recording, as training would.
-        report: told after each epoch its number and the mean log-probability of what is held out; False stops.
+        report: called after each epoch with its number and the held-out mean log-probability; False stops.
 
     Returns:
-        The mean log-probability of the actions that were held out.
+        The mean log-probability of the held-out actions.
     """
     rng = np.random.default_rng(seed)
     n_train = max(1, round((1 - HELD_OUT) * len(shown)))
@@ -230,12 +230,12 @@ def clone(
 
 @torch.inference_mode()
 def log_probability(policy: Policy, shown: Demonstrations, steps: np.ndarray) -> float:
-    """The policy's mean log-probability of the actions that were recorded at these steps."""
+    """Returns the policy's mean log-probability of the actions recorded at these steps."""
     return float(np.mean([_log_probabilities(policy, shown, part).mean().item() for part in _batches(steps)]))
 
 
 def _log_probabilities(policy: Policy, shown: Demonstrations, steps: np.ndarray) -> Tensor:
-    """(B,) of the actions recorded at these steps (B,)."""
+    """Returns the log-probabilities (B,) of the actions recorded at these steps (B,)."""
     observations = to_device(shown.observations(steps), policy.device)
     return policy.evaluate(observations, to_device(shown.actions[steps], policy.device)).log_probs
 

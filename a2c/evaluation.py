@@ -1,4 +1,4 @@
-"""Evaluation of the policy while it trains: the same whole games each time, in environments of their own."""
+"""Evaluates the policy while it trains: plays the same whole games each time, in environments of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Episodes:
 
     returns: np.ndarray  # (N,) sums of the environment's own rewards, unclipped
     lengths: np.ndarray  # (N,) agent steps
-    capped: np.ndarray  # (N,) True where the episode was cut before its end
+    capped: np.ndarray  # (N,) True if the episode was cut before its end
 
     def statistics(self) -> dict[str, float]:
         """What evaluations.csv says of them, by the names in STATISTICS; std is that of these N (divided by N)."""
@@ -44,7 +44,7 @@ class Episodes:
         }
 
     def part(self, which: np.ndarray) -> Episodes:
-        """Those of some environments, (N,) bool."""
+        """Returns the episodes of some environments, (N,) bool."""
         return Episodes(self.returns[which], self.lengths[which], self.capped[which])
 
 
@@ -60,10 +60,10 @@ def play(
 ) -> Episodes | None:
     """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
 
-    One episode each, since the first N to end would be the short ones. An episode ends where the environment says so
-    (its own time limit counts), or is cut after `max_steps` agent steps, or `max_without_reward` of them in a row.
-    Where `sampled` (N,) is true actions are drawn as in training, elsewhere the most likely ones are taken.
-    The policy's turn is held for one step at a time, so that the trainer gets on.
+    One episode each, because the first N to end would be the short ones. The environment ends an episode (its own time
+    limit counts), or it is cut after `max_steps` agent steps, or after `max_without_reward` in a row without a reward.
+    If `sampled` (N,) is true actions are drawn as in training, else the most likely ones are taken. The policy's turn
+    is held for one step at a time, so that the trainer gets on.
     """
     n, info = env.num_envs, env.info
     actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)

@@ -1,7 +1,7 @@
-"""Exploration before the first labels: the policy is rewarded for states that are far from those it has seen.
+"""Explores before the first labels: rewards the policy for states that are far from those it has seen.
 
-After PEBBLE (Lee et al. 2021), whose agents find their way about before anybody is asked; it maximises an estimate of
-the entropy of the states visited by the distance of each to its k-th nearest neighbour (Singh et al. 2003).
+After PEBBLE (Lee et al. 2021), whose agents explore before anyone is asked. The reward maximises an estimate of the
+entropy of the visited states: the distance of each to its k-th nearest neighbour (Singh et al. 2003).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NEIGHBOUR = 5  # the k-th nearest
 KEPT = 4096  # states to compare with, a random choice of those of the newest rollouts
 ADDED = 256  # of a rollout, at most
 POOL = 7  # pixels averaged on a side
-LEAST_STD = 1e-2  # of what is compared; what hardly changes would weigh too much
+LEAST_STD = 1e-2  # of each compared number; numbers that hardly change would otherwise weigh too much
 REWARD_STD = 0.1  # of the rewards, about a mean of zero: small, so that the values have little to unlearn
 
 
@@ -46,7 +46,7 @@ class StateEntropy:
 
 
 def described(observations: Tensor) -> Tensor:
-    """What of observations (B, ...) is compared, (B, D) float32: vectors as they are, the newest frames coarsely."""
+    """Returns what is compared of observations (B, ...), (B, D) float32: vectors, or the newest frames averaged."""
     if observations.dim() == 4:
         newest = observations[:, -1:].float() / 255
         return F.avg_pool2d(newest, POOL).flatten(1)
@@ -54,9 +54,9 @@ def described(observations: Tensor) -> Tensor:
 
 
 def neighbour_distance(states: Tensor, seen: Tensor) -> Tensor:
-    """(B, D), (K, D) -> (B,) Euclidean distance to the k-th nearest, in deviations of what was seen.
+    """(B, D), (K, D) -> (B,) Euclidean distance to the k-th nearest, in standard deviations of the seen states.
 
-    Of the states themselves, which may be among those seen, the nearest is not counted.
+    The nearest does not count, because a state may itself be among those seen.
     """
     std = seen.std(0, correction=int(len(seen) > 1)).clamp(min=LEAST_STD)
     distances = torch.cdist(states / std, seen / std)

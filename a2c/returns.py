@@ -51,11 +51,11 @@ def continuing_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Floats:
-    """The same estimates where the agent is not told that episodes end (paper, appendix A): one endless episode.
+    """The same estimates for an agent that does not learn of episodes' ends (paper, appendix A): one endless episode.
 
-    What follows an episode's last step is the next episode's first one. The step between them, on which the
-    environment reset, is no step of the agent's: it is passed over. Where a rollout ends between the two, the value of
-    the last observation stands in for that of the next episode's first.
+    The next episode's first step follows an episode's last one. The step between them, on which the environment reset,
+    is skipped. If a rollout ends between the two, the value of the last observation replaces that of the next
+    episode's first.
 
     Args:
         rewards, values, valid: (T, N); `valid` is False on the steps that reset.
@@ -75,15 +75,15 @@ def continuing_advantages(
 
 
 class ValueUnits:
-    """In what the critic tells values: deviations of the returns that it lately learned from, counted from their mean.
+    """The critic's units of value: standard deviations of the returns that it lately learned from, about their mean.
 
-    So its targets are of the order of 1 and on both sides of 0, as its learning rate expects, whatever the task and the
-    discount. Where every step costs something, as where a body without ends has to stand up first, all states are worth
-    about the same, and in other units that is all it learns. After PopArt (van Hasselt et al. 2016), whose weights make
-    up for a change of the units; here they do not, so that where all is worth more, all values soon are.
+    So its targets are of the order of 1 and on both sides of 0, as its learning rate expects, for any task and
+    discount. If every step costs something, all states are worth about the same, and in other units the critic learns
+    nothing else. After PopArt (van Hasselt et al. 2016), whose weights compensate a change of the units. Here they do
+    not, so that if all states become worth more, all values soon rise.
     """
 
-    share = 0.1  # of the newest rollout in the mean and the deviation, but more while they are few
+    share = 0.1  # of the newest rollout in the mean and the standard deviation; more in the first rollouts
 
     def __init__(self) -> None:
         self.rollouts, self.mean, self.square = 0, 0.0, 1.0
@@ -93,15 +93,15 @@ class ValueUnits:
         return math.sqrt(max(self.square - self.mean**2, 1e-8))
 
     def values(self, told: Floats) -> Floats:
-        """What the critic told, in the units of rewards."""
+        """Converts the critic's outputs to the units of rewards."""
         return told * self.deviation + self.mean
 
     def targets(self, returns: Floats) -> Floats:
-        """What the critic should have told."""
+        """Converts returns to the critic's units."""
         return (returns - self.mean) / self.deviation
 
     def observe(self, returns: Floats) -> None:
-        """Takes in the returns of a rollout's steps, in the units of rewards, if it had any: it may reset alone."""
+        """Adds the returns of a rollout's steps, in the units of rewards; none if all its steps reset."""
         if not len(returns):
             return
         self.rollouts += 1
@@ -110,7 +110,7 @@ class ValueUnits:
         self.square += share * (float(np.square(returns, dtype=np.float64).mean()) - self.square)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {"rollouts": self.rollouts, "mean": self.mean, "square": self.square}
 
     def load(self, state: dict[str, float]) -> None:

@@ -23,7 +23,7 @@ from envs import EnvError, EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 
 
 class Stopwatch:
-    """Seconds spent by part, for the speed curves."""
+    """Adds up the seconds that each part takes, for the speed curves."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -91,22 +91,22 @@ class Rollout:
         return int(self.valid.size)
 
     def flat_observations(self) -> np.ndarray:
-        """(T * N, ...) observations on which the policy acted; no copy."""
+        """Returns the observations (T * N, ...) on which the policy acted, without a copy."""
         acted_on = self.observations[:-1]
         return acted_on.reshape(-1, *acted_on.shape[2:])
 
     def flat_actions(self) -> np.ndarray:
-        """(T * N,) or (T * N, A); no copy."""
+        """Returns the actions (T * N,) or (T * N, A), without a copy."""
         return self.actions.reshape(-1, *self.actions.shape[2:])
 
 
 def stack_of(info: EnvInfo) -> int:
-    """Frames of an observation, of which all but the newest were in the one before."""
+    """Returns the frames of an observation; all but the newest were in the one before."""
     return info.observation_shape[0] if info.kind == "pixels" else 1
 
 
 def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
-    """A segment of random actions, of the form that training has; None where no episode is long enough to cut one."""
+    """Returns a segment of random actions as training cuts it; None if no episode is long enough for one."""
     info, env = replace(env_info(env_id), segment_length=clip_steps), make_vec_env(env_id, 1, seed)
     cutter, resetting = SegmentCutter(info, 1, seed, stack_of(info)), np.zeros(1, np.bool_)
     env.action_space.seed(seed)
@@ -127,13 +127,13 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
 
 
 class EpisodeRecorder:
-    """Keeps what a person would have seen of environment 0, compressed frame by frame, until the episode ends."""
+    """Keeps the frames of environment 0 as people see them, compressed one by one, until the episode ends."""
 
     def __init__(self, env_id: str, fps: float) -> None:
         self.env_id, self.fps, self.frames, self.episode_return = env_id, fps, list[bytes](), 0.0
 
     def add(self, frame: np.ndarray, reward: float, done: bool) -> Episode | None:
-        """Takes one step, seen as a frame or a state; returns the episode that it ended."""
+        """Adds one step, seen as a frame or a state; returns the episode that it ended."""
         self.frames.append(encode_view(frame[None]))
         self.episode_return += reward
         if not done:
@@ -152,17 +152,17 @@ class Actor:
 
     def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
-        self.views: list[np.ndarray] = []  # colour frames of each step, where people watch
+        self.views: list[np.ndarray] = []  # colour frames of each step, if people watch
         options = None
         if env.info.state_size:
-            # Bodies whose episodes all last as long would otherwise be at the same moment of theirs for ever, and a
-            # rollout, which is but a part of an episode, would show the policy nothing else.
+            # If all bodies' episodes last equally long, all would otherwise stay at the same moment of theirs forever.
+            # A rollout, which is only a part of an episode, would show the policy nothing else.
             n_envs = rollout.rewards.shape[1]
             options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
         self._store(-1, env.reset(options=options)[0])
 
     def begin(self, given_up: NDArray[np.bool_] | None) -> None:
-        """Goes on from where the last rollout ended, but for the episodes (N,) that are given up."""
+        """Goes on from where the last rollout ended, and ends the episodes (N,) that are given up."""
         r, mine, self.views = self.rollout, self.mine, []
         if given_up is not None:
             self.env.end_episodes(given_up[mine])
@@ -174,12 +174,12 @@ class Actor:
         memory = r.memory[t, mine].copy()
         acted = self.policy.act(r.observations[t, mine], r.noise[t, mine], memory, step=t)
         r.actions[t, mine], r.log_probs[t, mine], r.values[t, mine] = acted
-        # The step after the last of an episode is none; of step -1, the last rollout's is still there.
+        # The step after an episode's last one resets; index -1 still holds the last step of the rollout before.
         memory[r.terminated[t - 1, mine] | r.truncated[t - 1, mine]] = 0.0
         r.memory[t + 1, mine] = memory
 
     def send(self, t: int, *, watch: bool) -> None:
-        """Lets the environments begin step t; keeps what people see before it, but of bodies, drawn from states."""
+        """Lets the environments begin step t; keeps what people see before it, for bodies the states to draw."""
         r, mine = self.rollout, self.mine
         if r.states.shape[-1]:
             r.states[t, mine] = self.env.states
@@ -195,12 +195,12 @@ class Actor:
         self._store(t + 1, observations)
 
     def end(self) -> None:
-        """Values what came last."""
+        """Values the last observations."""
         last, memory = self.rollout.observations[-1, self.mine], self.rollout.memory[-1, self.mine]
         self.rollout.last_values[self.mine] = self.policy.values(last, memory)
 
     def _store(self, t: int, observations: np.ndarray) -> None:
-        """Keeps the observations of step t; plane by plane, the fastest change of layout."""
+        """Keeps the observations of step t, plane by plane because that changes the layout fastest."""
         if self.policy.channels_last:
             for plane in range(observations.shape[1]):
                 self.rollout.observations[t, self.mine, plane] = observations[:, plane]
@@ -242,9 +242,9 @@ class Runner:
     """Runs the policy in all environments, one rollout of T steps at a time.
 
     Args:
-        envs: the environments of this process, the first of all; people watch some of the first ones. Where they are
-            in several groups, these take turns (`Actor`).
-        rollout: columns for the environments of all processes, of which the crew fills the others.
+        envs: the environments of this process, in one or several groups that take turns (`Actor`). They are the first
+            of all, and people watch some of the first ones.
+        rollout: columns for the environments of all processes; the crew fills the others.
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
         end_penalty: taken off the true reward of the step that ends a game, in segments alone.
@@ -267,7 +267,7 @@ class Runner:
         ends = accumulate(env.num_envs for env in envs)
         columns = (slice(end - env.num_envs, end) for env, end in zip(envs, ends, strict=True))
         self.actors = [Actor(env, mine, policy, rollout) for env, mine in zip(envs, columns, strict=True)]
-        self.stopwatch = Stopwatch()  # the other processes take as long
+        self.stopwatch = Stopwatch()  # of this process; the others take as long
         self.clip_rewards = info.kind == "pixels"
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
         self.watch, self.record = watch and not self.draws_later, record
@@ -276,16 +276,16 @@ class Runner:
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes, self.true_reward_total = 0, 0.0
-        # NaN where the first episode is but the rest of one (`Actor`), which is not counted.
+        # NaN if the first episode began in its middle (`Actor`): it is not counted.
         self._running_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
-        self._views: list[np.ndarray] = []  # of each step of the rollout, where people watch
+        self._views: list[np.ndarray] = []  # of each step of the rollout, if people watch
         self._resetting = np.zeros(n_envs, np.bool_)
 
     def collect(self, given_up: NDArray[np.bool_] | None = None) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed.
 
         Episodes that are given up, (N,), end with its first step.
-        Raises EnvError for observations of which the networks would learn to tell nothing but NaN.
+        Raises EnvError for observations that would turn all weights into NaN.
         """
         r = self.rollout
         with self.crew.one_thread_each():
@@ -306,7 +306,7 @@ class Runner:
         return r, episodes
 
     def _recorded(self, views: list[np.ndarray]) -> list[Episode]:
-        """The episodes of environment 0 that the rollout completed, if they are recorded."""
+        """Returns the episodes of environment 0 that the rollout completed, if they are recorded."""
         r, recorder = self.rollout, self.recorder
         if recorder is None:
             return []
@@ -316,7 +316,7 @@ class Runner:
         return [episode for episode in ended if episode]
 
     def cut(self, policy_step: int, member_rewards: np.ndarray | None = None) -> list[Candidate]:
-        """The segments that the rollout completed; to be called once after each `collect`.
+        """Returns the segments that the rollout completed; call it once after each `collect`.
 
         Args:
             policy_step: agent steps taken when the rollout was collected.

@@ -1,8 +1,8 @@
-"""TRPO (Schulman et al. 2015, arXiv 1502.05477), by which the paper's policies learn on MuJoCo (its appendix A.1).
+"""Updates the policy by TRPO (Schulman et al. 2015, arXiv 1502.05477), the paper's choice on MuJoCo (appendix A.1).
 
-One long step of the policy along the natural gradient, as far as a bound on the KL divergence from the old policy
-allows, and several passes of Adam for the critic. On vectors the two share no weights (`networks.PolicyMLP`), so that
-neither step moves the other: what lies beside a network's own weights in the same tensor has gradients of 0 there.
+The policy takes one long step along the natural gradient, bounded by the KL divergence from the old policy; the critic
+takes several passes of Adam. On vectors the two share no weights (`networks.PolicyMLP`), so that neither step moves the
+other: in a tensor that holds both networks, the other's weights have gradients of 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from a2c.update import Batch
 
 # The TRPO paper names the first (appendix C); the others are those of OpenAI's baselines.
 CONJUGATE_GRADIENT_STEPS = 10
-DAMPING = 0.1  # added to the Fisher matrix, of which a batch shows some directions hardly at all
+DAMPING = 0.1  # added to the Fisher matrix, because a batch hardly shows some directions of it
 BACKTRACKS = 10  # of the line search, each half as long as the one before
 VALUE_PASSES, VALUE_BATCH = 5, 64
 
@@ -30,9 +30,9 @@ VALUE_PASSES, VALUE_BATCH = 5, 64
 def trpo_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
-    """One step of the actor within the bound, then passes of the optimiser for the critic.
+    """Takes one step of the actor within the bound, then passes of the optimiser for the critic.
 
-    The leader does it all: policies on vectors, which alone learn by TRPO, have no crew.
+    The leader does it alone: only policies on vectors learn by TRPO, and they compute without a crew.
     """
     batch = batch.select(torch.nonzero(batch.valid).squeeze(1))
     if not len(batch):
@@ -44,7 +44,7 @@ def trpo_update(
 def improve_policy(policy: Policy, batch: Batch, config: PolicyConfig) -> dict[str, float]:
     """Takes the longest step that is tried which improves the surrogate and keeps the mean KL within `max_kl`.
 
-    Where none does, the policy stays as it is.
+    If none does, the policy stays as it is.
     """
     parameters = actor_parameters(policy)
     advantages = batch.advantages - batch.advantages.mean()
@@ -54,7 +54,7 @@ def improve_policy(policy: Policy, batch: Batch, config: PolicyConfig) -> dict[s
         old_log_probs = old.log_prob(batch.actions)
 
     def surrogate_and_kl() -> tuple[Tensor, Tensor, Tensor]:
-        """Expected advantage with the entropy bonus, mean KL from the old policy, and entropy, as they are now."""
+        """Returns expected advantage with entropy bonus, mean KL from the old policy, and entropy, as they are now."""
         now = policy.distribution(policy(batch.observations)[0])
         ratio, entropy = (now.log_prob(batch.actions) - old_log_probs).exp(), now.entropy().mean()
         return (ratio * advantages).mean() + config.ent_coef * entropy, mean_kl(old, now), entropy
@@ -65,7 +65,7 @@ def improve_policy(policy: Policy, batch: Batch, config: PolicyConfig) -> dict[s
     direction = conjugate_gradient(fisher.damped, gradient)
     curvature = direction @ fisher.damped(direction)
     figures = {"policy_loss": -before.detach(), "entropy": entropy.detach(), "kl": torch.zeros(())}
-    if curvature > 0:  # else there is nothing to gain: all advantages are the same
+    if curvature > 0:  # else all advantages are the same, and no step gains anything
         step = direction * (2 * config.max_kl / curvature).sqrt()
         start = _flat(parameters).clone()
         for backtrack in range(BACKTRACKS):
@@ -117,11 +117,11 @@ class Fisher:
         self.gradient = _flat(torch.autograd.grad(kl, parameters, create_graph=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """The product with a vector (P,) -> (P,)."""
+        """Returns the product with a vector (P,) -> (P,)."""
         return _flat(torch.autograd.grad(self.gradient @ vector, self.parameters, retain_graph=True))
 
     def damped(self, vector: Tensor) -> Tensor:
-        """The product of the matrix with DAMPING added to its diagonal."""
+        """Returns the product with a vector, with DAMPING added to the diagonal."""
         return self.times(vector) + DAMPING * vector
 
 

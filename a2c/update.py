@@ -1,4 +1,4 @@
-"""Two update rules, on the same rollouts: A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017). The third: `trpo`."""
+"""Updates the policy by A2C (Mnih et al. 2016) or PPO (Schulman et al. 2017); the third update rule is in `trpo`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class RMSProp(Optimizer):
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             for param in group["params"]:
-                if "square_avg" in (state := self.state[param]):  # of a checkpoint from before this was fused
+                if "square_avg" in (state := self.state[param]):  # of a checkpoint older than the fused update
                     state["sum"] = (state.pop("square_avg") + group["eps"]) / (1 - group["alpha"])
-                # A checkpoint holds it in main memory, where PyTorch leaves what has this name.
+                # A checkpoint holds it in main memory, and PyTorch leaves an entry of this name there.
                 state["step"] = torch.as_tensor(state.get("step", 0.0), device=param.device)
 
 
@@ -86,7 +86,7 @@ class Batch:
 
     @classmethod
     def of(cls, rollout: Rollout, observations: Tensor | None = None, device: torch.device = CPU) -> Batch:
-        """A rollout's arrays, without a copy on a CPU.
+        """Returns a rollout's arrays as tensors, without a copy on a CPU.
 
         Args:
             observations: those of the rollout, if they are on the device already.
@@ -101,12 +101,12 @@ class Batch:
         return cls(observations, *moved)
 
     def columns(self) -> list[Tensor]:
-        """What it consists of; without the memory that most policies have none of."""
+        """Returns the columns; without the memory if the policy has none."""
         columns = [getattr(self, name) for name in self.__dataclass_fields__]
         return columns if self.memory is not None else columns[:-1]
 
     def select(self, rows: Rows, *, but_observations: bool = False) -> Batch:
-        """The decisions of some rows, perhaps without their observations, which are by far the most to copy."""
+        """Returns the decisions of some rows, perhaps without their observations, which take longest to copy."""
         columns = self.columns()
         if isinstance(rows, slice):
             return Batch(*(column[rows] for column in columns))
@@ -116,14 +116,14 @@ class Batch:
 
 
 def _rows(x: Tensor, indices: Tensor) -> Tensor:
-    """x[indices], faster for pixels: whole rows are copied, in the order in which they lie in memory."""
+    """Returns x[indices]; faster for pixels, because rows are copied in the order in which they lie in memory."""
     if x.dim() == 4:
         return x.permute(0, 2, 3, 1).index_select(0, indices).permute(0, 3, 1, 2)
     return x.index_select(0, indices)
 
 
 def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
-    """RMSProp for A2C, as in the paper; Adam for PPO, and for the critic of TRPO."""
+    """Returns RMSProp for A2C, as in the paper; Adam for PPO and for the critic of TRPO."""
     params = list(policy.parameters())
     if config.algo in ("ppo", "trpo"):
         return Adam(params, lr=config.lr, eps=1e-5, fused=True)
@@ -178,13 +178,13 @@ def ppo_update(
 
 
 def _all_steps(envs: Tensor, config: PolicyConfig) -> np.ndarray:
-    """The rows of a rollout laid flat that are of these environments, step by step."""
+    """Returns the rows of these environments in a rollout laid flat, step by step."""
     steps = np.arange(config.n_steps)[:, None]
     return (steps * config.n_envs + envs.numpy()).reshape(-1)
 
 
 def _statistics(batch: Batch, rows: Sequence[np.ndarray | Tensor]) -> dict[str, float | Tensor]:
-    """Number of valid decisions, mean and deviation of their advantages; fewer than two stay as they are."""
+    """Returns the number of valid decisions, and mean and standard deviation of their advantages; 0 and 1 if n < 2."""
     indices = torch.cat([to_device(part, batch.valid.device) for part in rows])
     valid, advantages = batch.valid[indices].float(), batch.advantages[indices]
     n = valid.sum()
@@ -195,7 +195,7 @@ def _statistics(batch: Batch, rows: Sequence[np.ndarray | Tensor]) -> dict[str, 
 
 
 def _known(*numbers: Tensor) -> Sequence[float | Tensor]:
-    """Numbers for every process of a crew; those on a card stay there, where nobody has to wait for them."""
+    """Returns numbers that every process of a crew can use; those on a GPU stay there, so nothing waits for them."""
     return numbers if numbers[0].is_cuda else torch.stack(numbers).tolist()
 
 
@@ -208,7 +208,7 @@ def _step(
     rows: Sequence[Rows],
     **statistics: float | Tensor,
 ) -> dict[str, Tensor]:
-    """Moves the weights by the clipped gradient of the three losses together, to which each process adds its rows."""
+    """Moves the weights by the clipped gradient of the three losses; each process adds the share of its rows."""
     descents = [Descent(part, ent_coef=config.ent_coef, **statistics) for part in rows]
     crew.order("descend", descents)
     with crew.one_thread_each():
@@ -222,7 +222,7 @@ def _step(
 
 
 def gradients(policy: Policy, batch: Batch, config: PolicyConfig, descent: Descent) -> tuple[list[Tensor], Tensor]:
-    """A share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,): those of all shares add up."""
+    """Returns a share of the gradient, in the order of `Policy.weights`, and of LOSSES (3,); all shares add up."""
     mine = batch.select(descent.rows, but_observations=policy.keeps)
     numbers = (descent.n_valid, descent.mean, descent.std, descent.ent_coef)
     if mine.valid.is_cuda and mine.memory is None:
@@ -244,7 +244,7 @@ def _gradients(
     std: float | Tensor,
     ent_coef: float | Tensor,
 ) -> tuple[Tensor, ...]:
-    """LOSSES (3,) and the gradient; of the config, neither rates nor weights, which change as a run goes on."""
+    """Returns LOSSES (3,) and the gradient; reads no rate or weight of the config: these change during a run."""
     at_first = None if batch.memory is None else batch.memory[: len(batch) // config.n_steps]
     evaluation = policy.evaluate(None if policy.keeps else batch.observations, batch.actions, at_first, batch.valid)
     advantages = (batch.advantages - mean) / std
@@ -260,5 +260,5 @@ def _gradients(
 
 
 def _numbers(figures: dict[str, Tensor]) -> dict[str, float]:
-    """The figures of an update, brought from the device at once: each transfer waits for all that it computes."""
+    """Returns the figures of an update, moved from the device at once because each transfer waits for the device."""
     return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Checks what a training run needs before anything of it is made."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pref_interface import teacher_of
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Refuses what cannot work before anything is made: stores to load, teachers, and windows without a display."""
+    """Raises UserError for what cannot work: stores to load, teachers, and windows without a display."""
     info = env_info(config.env_id)
-    longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: nobody knows
+    longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: unknown
     if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:
         raise UserError(
             f"an episode of {info.env_id} is over after {longest} steps, not half of --clip_steps "
@@ -62,7 +62,7 @@ def check_inputs(config: RunConfig) -> None:
         open_display("leave out --render_episodes" if shows_episodes else INSTEAD)
     keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
     if asks_person or keeps_segments or shows_episodes:
-        make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # it may not be able to draw itself
+        make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # raises if it cannot draw itself
 
 
 def try_teacher(config: RunConfig) -> None:

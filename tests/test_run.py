@@ -21,8 +21,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import run as run_module
 from a2c.runner import random_segment
-from commands import run_folder
+from commands import MODES, run_folder
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.runtime import checkpoint
 from envs import env_info
@@ -50,6 +51,13 @@ from tests.support.commands import (
     started,
     wait_for,
 )
+
+
+def test_each_mode_is_a_ring_that_ends_with_one_of_its_parts() -> None:
+    assert set(run_module.RINGS) == set(MODES)
+    for mode, plan in run_module.RINGS.items():
+        assert plan.until in plan.parts and len(set(plan.parts)) == len(plan.parts), mode
+
 
 # -- the four modes ----------------------------------------------------------------------------------------------------
 

@@ -16,19 +16,16 @@ import resource
 import sys
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drlhp.runtime.start import Context, start_context
 from drlhp.runtime.turns import ProcessorTurns, StopFlag
-
-if TYPE_CHECKING:
-    pass
 
 SEGMENT_QUEUE_SIZE = 32  # small, so that a clip is young when it is asked about
 
 
 def peak_memory_mb() -> float:
-    """The most memory that this process has had resident, in MB."""
+    """Returns the peak resident memory of this process, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
@@ -44,7 +41,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Failure:
-    """How a child died: one sentence for the user, the traceback for the log."""
+    """The reason why a child died: one sentence for the user, the traceback for the log."""
 
     source: str
     message: str
@@ -63,7 +60,7 @@ class Episode:
 
 @dataclass
 class Channels:
-    """Everything that a process may share with the others."""
+    """Everything that the processes of a run share."""
 
     segments: Any  # Queue[Candidate], a2c -> pref_interface; full: the segment is dropped and counted
     bell: StopFlag | None  # the store has new labels: pref_interface sets it, the trainer clears it; None: no trainer
@@ -80,7 +77,12 @@ class Channels:
 
     @classmethod
     def create(cls, *, synchronous: bool, take_turns: bool, start_method: str | None = None) -> Channels:
-        """`start_method`: how processes will be started, if otherwise than `start_context` chooses."""
+        """Makes the channels of a run.
+
+        Args:
+            synchronous: everything runs in this process.
+            start_method: another one than `start_context` chooses.
+        """
         if synchronous:
             stop = StopFlag(None)
             return cls(
@@ -115,29 +117,26 @@ class Channels:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "context": None,
-        }  # the context is for starting processes, which main alone does
+        return {**self.__dict__, "context": None}  # only the main process starts others
 
     def read_in_background(self) -> None:
         """Lets threads of the main process read what the children send.
 
-        A child that is killed in the middle of a message leaves its reader waiting for the rest: then a thread waits,
-        and the main process still sees that the child is dead.
+        If a child is killed in the middle of a message, its reader waits for the rest. So a thread waits, and the
+        main process still sees that the child is dead.
         """
         self.segments = _read_by_thread(self.segments, SEGMENT_QUEUE_SIZE)
         self.reports = _read_by_thread(self.reports, 0)
         self.episodes = _read_by_thread(self.episodes, 1)
 
     def discard(self) -> None:
-        """Called by a child that leaves: what nobody will read must not keep the process alive."""
+        """Drops what a leaving child has sent and nobody will read, which would keep the process alive."""
         for channel in (self.segments, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
 
     def close(self) -> None:
-        """Gives back the queues' pipes and threads, once every other process has left; what lies in them is lost."""
+        """Frees the queues' pipes and threads once every other process has left; unread items are lost."""
         for channel in (self.segments, self.reports, self.episodes):
             if hasattr(channel, "cancel_join_thread"):
                 channel.cancel_join_thread()
@@ -146,14 +145,14 @@ class Channels:
 
 
 def _queue(context: Any, size: int = 0) -> Any:
-    """A queue between processes, whose thread ends quietly where nobody can read any more, as those of executors do."""
+    """Returns a queue between processes; its thread ends quietly if no reader is left, like those of executors."""
     made = context.Queue(size)
     made._ignore_epipe = True
     return made
 
 
 def _read_by_thread(channel: Any, size: int) -> queue.Queue[Any]:
-    """A queue inside this process that a thread fills from one between processes."""
+    """Returns a queue inside this process that a thread fills from one between processes."""
     local: queue.Queue[Any] = queue.Queue(size)
 
     def read() -> None:
@@ -165,7 +164,7 @@ def _read_by_thread(channel: Any, size: int) -> queue.Queue[Any]:
 
 
 def drain(channel: Any, limit: int | None = None) -> list[Any]:
-    """Takes what lies in a queue now, `limit` items at most, without waiting."""
+    """Returns what lies in a queue now, `limit` items at most, without waiting."""
     items: list[Any] = []
     with contextlib.suppress(queue.Empty):
         while limit is None or len(items) < limit:
@@ -174,7 +173,7 @@ def drain(channel: Any, limit: int | None = None) -> list[Any]:
 
 
 def offer(channel: Any, item: Any) -> bool:
-    """Puts an item if there is room; False if it was dropped."""
+    """Puts an item if there is room; returns False if it was dropped."""
     try:
         channel.put_nowait(item)
     except queue.Full:

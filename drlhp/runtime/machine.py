@@ -1,4 +1,4 @@
-"""TODO."""
+"""Facts about the machine: its usable cores, and its description for the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: started with all that they may touch, watched while they run, and always ended."""
+"""Starts child processes with all that they may touch, watches them, and always ends them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint 
 
 
 def child_main(name: str, body: Callable[..., None], channels: Channels, arguments: tuple[Any, ...]) -> None:
-    """Runs a process body: its failure reaches the parent, the parent's death ends it, signals are the parent's.
+    """Runs a process body; reports its failure to the parent, and ends it if the parent dies.
 
-    Those that end a run go to all its processes where a terminal, `timeout` or a batch system sends them; a child that
-    died of one would leave no checkpoint.
+    It ignores the signals that end a run. A terminal, `timeout` or a batch system sends them to all processes of the
+    run, and a child that died of one would leave no checkpoint.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     status = 1
-    atexit.register(lambda: os._exit(status))  # for Python needs a second to take PyTorch apart
-    with contextlib.suppress(OSError):  # where there is no such file
-        Path("/proc/self/comm").write_text(name)  # what `top` and `ps` call this process
+    atexit.register(lambda: os._exit(status))  # because Python needs a second to unload PyTorch
+    with contextlib.suppress(OSError):  # only Linux has this file
+        Path("/proc/self/comm").write_text(name)  # the name of this process in `top` and `ps`
 
     def report_thread(failure: threading.ExceptHookArgs) -> None:
-        """A library's background thread (TensorBoard's writer on a full disk) fails like the process itself."""
+        """Reports the failure of a library's background thread, such as TensorBoard's writer on a full disk."""
         details = "".join(traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback))
         message = told(failure.exc_value) if failure.exc_value else failure.exc_type.__name__
         channels.reports.put(Failure(name, message, details))
@@ -51,8 +51,7 @@ def child_main(name: str, body: Callable[..., None], channels: Channels, argumen
         channels.reports.put(Failure(name, text, traceback.format_exc()))
         raise SystemExit(1) from None
     finally:
-        # Of its environments, whatever became of these: multiprocessing would wait for them to heed a SIGTERM, which
-        # they ignore as this process does.
+        # The environments' processes ignore SIGTERM as this one does, so multiprocessing would wait for them forever.
         for process in multiprocessing.active_children():
             process.kill()
         channels.discard()
@@ -80,7 +79,7 @@ class Children:
         process = self.channels.context.Process(  # type: ignore[union-attr]
             target=child_main, args=(name, body, self.channels, arguments), name=name
         )
-        # The child inherits that: until its body ignores it, a Ctrl-C would end it in the middle of its imports.
+        # The child inherits the block: until its body ignores Ctrl-C, that would end it during its imports.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
@@ -89,11 +88,11 @@ class Children:
         self.processes[name] = process
 
     def has_finished(self, name: str) -> bool:
-        """True once the child has left by itself with nothing wrong."""
+        """Returns whether the child has left by itself without an error."""
         return bool(self.processes[name].exitcode == 0)
 
     def check(self) -> None:
-        """Raises ChildError if a child was killed or died without a word."""
+        """Raises ChildError if a child was killed, or died without a report."""
         for name, process in self.processes.items():
             code = process.exitcode
             if code is not None and code < 0:
@@ -120,7 +119,7 @@ class Children:
         self.kill()
 
     def close(self) -> None:
-        """Gives back what this process keeps of children that have ended."""
+        """Frees what this process keeps of children that have ended."""
         for process in self.processes.values():
             process.close()
         self.processes.clear()

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Tells processes to stop or wait, and divides a small machine's processor between two of them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drlhp.runtime.start import Context
 
-if TYPE_CHECKING:
-    pass
-
-
-TURN_SECONDS = 60.0  # longer than a step, or all batches that it makes due, should take
+TURN_SECONDS = 60.0  # longer than a step of the policy, or the batches that it makes due, should take
 
 
 class StopFlag:
-    """Tells every process to leave, or one to wait.
+    """A flag that one process sets and others see: to leave, to wait, to save, or that there is news.
 
-    It has no lock, which a process killed at the wrong moment would keep for ever.
+    It has no lock, because a process that is killed while it holds a lock keeps it forever.
     """
 
     def __init__(self, context: Context | None) -> None:
@@ -36,18 +32,18 @@ class StopFlag:
         return bool(self._value.value)
 
     def wait(self, seconds: float) -> None:
-        """Sleeps, but not past the stop by more than a moment."""
+        """Sleeps until the flag is set or the time is up."""
         deadline = time.monotonic() + seconds
         while not self.is_set() and time.monotonic() < deadline:
             time.sleep(min(0.02, seconds))
 
 
 class ProcessorTurns:
-    """On a small machine the policy and the trainer take turns with all cores, instead of sharing them.
+    """Lets the policy and the trainer take turns with all cores of a small machine, instead of sharing them.
 
     Two teams of threads on the same cores wait at each other's barriers more than they compute. The trainer's turn
-    comes as soon as the policy has finished its step, and within it the trainer may take it again.
-    With `context` None everybody goes on at once, and so they do when the run ends: one of them may have died in its
+    comes as soon as the policy has finished its step; within its turn the trainer may take it again.
+    With `context` None nobody waits. When the run ends nobody waits either, because a process may have died in its
     turn.
     """
 
@@ -58,7 +54,7 @@ class ProcessorTurns:
 
     @contextlib.contextmanager
     def policy(self) -> Iterator[None]:
-        """One step of the policy."""
+        """Holds the turn for one step of the policy."""
         if self._lock is None:
             yield
             return
@@ -74,7 +70,7 @@ class ProcessorTurns:
 
     @contextlib.contextmanager
     def trainer(self) -> Iterator[None]:
-        """One batch of the trainer, or all that it owes."""
+        """Holds the turn for one batch of the trainer, or for all batches that are due."""
         if self._lock is None:
             yield
             return
@@ -88,7 +84,7 @@ class ProcessorTurns:
                 self._lock.release()
 
     def _taken(self) -> bool:
-        """Waits for the turn; False where it did not come in time, so that nobody waits for ever for who has died."""
+        """Waits for the turn; returns False if it did not come in time: a dead holder cannot block the other."""
         deadline = time.monotonic() + TURN_SECONDS
         while not self._stop.is_set() and time.monotonic() < deadline:
             if self._lock.acquire(timeout=min(0.1, TURN_SECONDS)):

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Publishes the reward predictor's weights to the processes that use them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drlhp.runtime.start import Context
+
 if TYPE_CHECKING:
     from torch import nn
-from drlhp.runtime.start import Context
 
 
 class WeightsBoard:
-    """The newest weights of the reward predictor; a reader that is slow misses versions, never waits.
+    """The newest weights of the reward predictor; a slow reader misses versions, but never waits.
 
-    Version 0 means that nothing was published yet. Every entry of the state dict travels as float32, the
-    normaliser's statistics included.
+    Version 0 means that nothing was published yet. Every entry of the state dict travels as float32, and so do the
+    normaliser's statistics.
     """
 
     def __init__(self, module: nn.Module, context: Context | None) -> None:
@@ -33,12 +34,12 @@ class WeightsBoard:
 
     @property
     def version(self) -> int:
-        """How many times weights were published."""
+        """Returns how many times weights were published."""
         return int(self._version.value)
 
     def publish(self, module: nn.Module) -> None:
         """Makes the module's weights and buffers the newest ones."""
-        import torch  # slow: whoever comes here has it, and `warm_up` can do without
+        import torch  # slow to import, and `warm_up` needs none of it
 
         flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in module.state_dict().values()]).cpu()
         with self._lock:
