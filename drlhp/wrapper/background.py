@@ -24,7 +24,7 @@ class BackgroundProcesses:
     def __init__(self, run_dir: Path, channels: Channels) -> None:
         self.run_dir, self.channels = run_dir, channels
         self.children = Children(channels)
-        self.board: WeightsBoard | None = None  # where the trainer puts its weights
+        self.board: WeightsBoard | None = None  # receives the trainer's weights
         self.closed = False
         # A program's end waits for its processes at priority 0 and closes the queues at 10: this comes before both.
         self._at_exit = multiprocessing.util.Finalize(None, self.close, exitpriority=20)

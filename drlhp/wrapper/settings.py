@@ -165,6 +165,7 @@ class Settings:
 
     @property
     def prefs_config(self) -> PrefsConfig:
+        """Returns the settings of the preference interface."""
         return PrefsConfig(
             synthetic_prefs=self.synthetic_prefs,
             n_initial_prefs=self.n_initial_prefs,
