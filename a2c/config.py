@@ -12,43 +12,42 @@ Algo = Literal["a2c", "ppo", "trpo"]
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Policy training; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+    """Policy training; the defaults are the paper's for Atari (appendix A.2), if it names them."""
 
     algo: Algo = "a2c"
-    """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; for vectors alone)."""
+    """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; only for vectors)."""
     n_envs: Annotated[int, at_least(1)] = 16
-    """Environments that run side by side."""
+    """Parallel environments."""
     million_timesteps: Annotated[float, POSITIVE] = 10.0
     """Length of policy training, in million agent steps (four frames each on Atari)."""
     n_steps: Annotated[int, at_least(1)] = 5
     """Agent steps of each environment per update."""
     lr: Annotated[float, POSITIVE] = 7e-4
-    """Learning rate of the policy at the start; with TRPO that of its value function."""
+    """Learning rate of the policy at the start; with TRPO, of its value function."""
     lr_zero_million_timesteps: Annotated[float, at_least(0)] = 80.0
-    """Million agent steps at which the learning rate, falling on a line, would reach 0; 0 keeps it constant. A longer
-    training takes its own length."""
+    """Million agent steps over which the learning rate falls linearly to 0; 0 keeps it constant. A longer training uses
+    its own length."""
     ent_coef: Annotated[float, at_least(0)] = 0.01
     """Weight of the entropy bonus at the start."""
     ent_coef_zero_million_timesteps: Annotated[float, at_least(0)] = 0.0
-    """Million agent steps at which the weight of the entropy bonus, falling on a line, would reach 0; 0 keeps it
-    constant."""
+    """Million agent steps over which the weight of the entropy bonus falls linearly to 0; 0 keeps it constant."""
     init_noise_std: Annotated[float, POSITIVE] = 0.37
-    """Deviation of continuous actions at the start."""
+    """Standard deviation of continuous actions at the start."""
     gamma: Annotated[float, SHARE] = 0.99
     """Discount per agent step."""
     gae_lambda: Annotated[float, SHARE] = 1.0
     """Lambda of the advantage estimates; 1 gives n-step returns."""
     continuing_episodes: bool = False
-    """Tell the policy nothing of an episode's end, as in the paper: its returns go on with the next episode's rewards.
-    Off, since what is recorded in results/ was measured with returns that stop where a game is over."""
+    """Hide the ends of episodes from the policy, as in the paper: returns continue with the next episode's rewards.
+    Off by default, because the results in results/ were measured with returns that end with the game."""
     whole_games: bool = False
-    """Train on whole games of Enduro, through snow, night and fog, and not on the first 3,000 frames alone, which are
+    """Train on whole games of Enduro, through snow, night and fog, instead of the first 3,000 frames, whose rewards are
     easier to compare. Evaluations play whole games either way."""
     first_episode_steps: Annotated[int, at_least(0)] = 0
-    """Steps, a clip's at least, after which a body's episode may be given up, where a rollout ends: if the critic
-    expects much less of it than of a new one. A body that falls would spend most of whole ones on the ground.
-    Evaluations play whole ones; the true reward that is told of the training is of episodes as long as they were. 0:
-    whole ones."""
+    """Steps, at least those of a clip, after which a body's episode may end early. This happens at the end of a
+    rollout, if the critic expects much less of the episode than of a new one. Without it, a body that falls would
+    spend most steps on the ground. Evaluations play whole episodes; the training's true reward is of episodes as they
+    were. 0: whole episodes."""
     ppo_epochs: Annotated[int, at_least(1)] = 4
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: Annotated[int, at_least(1)] = 8
@@ -56,43 +55,46 @@ class PolicyConfig:
     max_kl: Annotated[float, POSITIVE] = 0.01
     """Bound on the mean KL divergence between the policies before and after an update, in nats (TRPO only)."""
     normalise_pixels: bool = True
-    """Read pixels relative to their mean and deviation in the first 10,000 agent steps, not as they are; vectors, to
-    those of all steps so far."""
+    """Normalise pixels by their mean and standard deviation in the first 10,000 agent steps, and vectors by those of
+    all steps so far."""
     disagreement_bonus: Annotated[float, at_least(0)] = 0.0
-    """Weight of a bonus where the ensemble disagrees (the deviation of its rewards), falling to 0 over the run."""
+    """Weight of a bonus for the ensemble's disagreement (the standard deviation of its rewards), which falls to 0 over
+    the run."""
     explore_million_timesteps: Annotated[float, at_least(0)] = 0.0
-    """Million agent steps in which the policy learns to reach states that are new to it, before anything else is
-    learned or anybody asked (PEBBLE's pre-training; B-Pref has 0.032); they do not count as training."""
+    """Million agent steps in which the policy learns to reach states that are new to it, before any question is asked
+    (PEBBLE's pre-training; B-Pref has 0.032). These steps do not count as training."""
     policy_reset_million_timesteps: Annotated[float, at_least(0)] = 0.0
-    """Million agent steps after which the policy begins anew, once, with new weights and by the reward predictor of
-    then: what it took up while the predictor knew little is hard to lose (the primacy bias, Nikishin et al. 2022).
-    0: never."""
+    """Million agent steps after which the policy is reset once: it gets new weights, and learns from the reward
+    predictor as it is then. Habits from the time when the predictor knew little are hard to lose (the primacy bias,
+    Nikishin et al. 2022). 0: never."""
     policy_network: Literal["nature", "feature_points", "nature_lstm"] = "nature"
-    """Body for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
+    """Network for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
     demonstrations: str | None = None
-    """Recorded play (an .npz file of `watch --record_demonstrations`, or a folder of them) that the policy learns to
-    imitate before anything else."""
+    """Recorded play (an .npz file of `watch --record_demonstrations`, or a folder of them) that the policy imitates
+    first."""
     load_policy_ckpt_dir: str | None = None
     """Folder with a policy checkpoint to start from."""
     policy_ckpt_interval: Annotated[int, at_least(1)] = 1000
-    """Policy updates between checkpoints, of which there is one every two minutes anyway."""
+    """Policy updates between checkpoints; there is also one every two minutes."""
     eval_interval_million_timesteps: float = 0.25
-    """Million agent steps between evaluations of the policy, besides those before and after training; 0: none."""
+    """Million agent steps between evaluations of the policy, which also take place before and after training; 0:
+    none."""
     eval_episodes: Annotated[int, at_least(1)] = 10
-    """Episodes of an evaluation, the same each time: so many with the most likely actions, so many with drawn ones."""
+    """Episodes of an evaluation, the same each time: this many with the most likely actions, and as many with random
+    ones."""
     log_interval: Annotated[int, at_least(1)] = 20
     """Policy updates between points of the TensorBoard curves."""
 
 
-# What differs with `--algo ppo`: the field's common settings of PPO on Atari.
+# Defaults with `--algo ppo`: the field's common settings of PPO on Atari.
 PPO_DEFAULTS: dict[str, object] = {
     "n_steps": 128,
     "lr": 2.5e-4,
     "lr_zero_million_timesteps": 20.0,
     "gae_lambda": 0.95,
 }
-# And with `--algo trpo`: the learning rate of OpenAI's baselines, the paper's lambda on MuJoCo, and rollouts as long as
-# PPO's, for the policy takes one step for each.
+# Defaults with `--algo trpo`: the learning rate of OpenAI's baselines, the paper's lambda on MuJoCo, and rollouts as
+# long as PPO's, because the policy takes one step per rollout.
 TRPO_DEFAULTS: dict[str, object] = {
     "n_steps": 128,
     "lr": 1e-3,

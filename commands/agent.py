@@ -1,4 +1,4 @@
-"""TODO."""
+"""A trained agent, and episodes that it plays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
 
 @dataclass(frozen=True)
 class Agent:
-    """A trained policy and, where its run has one, the reward predictor."""
+    """A trained policy and, if its run has one, the reward predictor."""
 
     info: EnvInfo
     policy: Policy
@@ -32,7 +32,7 @@ class Agent:
             CheckpointError: there is no policy, or one that cannot be used.
         """
         path = checkpoint.find(place, "policy")
-        whole = path if path.parent.name == "policy" else path.resolve()  # for this may be the policy's folder
+        whole = path if path.parent.name == "policy" else path.resolve()  # a link may lead to the policy's folder
         folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
         state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
         info = env_info(state["env_id"])
@@ -42,7 +42,7 @@ class Agent:
 
 
 def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
-    """The newest reward predictor of a folder; None if it holds none.
+    """Returns the newest reward predictor of a folder; None if the folder holds none.
 
     Raises:
         CheckpointError: it cannot be used.
@@ -64,7 +64,7 @@ def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
 
 @dataclass(frozen=True)
 class Step:
-    """One agent step of an episode: what was there to see before it, and what it earned."""
+    """One agent step of an episode: the picture before it, and its rewards."""
 
     picture: np.ndarray | None  # (H, W, 3) uint8; None if nobody watches the environment
     true: float
@@ -73,7 +73,7 @@ class Step:
 
 
 def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterator[Step]:
-    """Plays one episode in an environment of its own, step by step as steps are asked for."""
+    """Plays one episode of a single environment, and yields each step."""
     observations, _ = env.reset()
     memory = np.zeros((len(observations), agent.policy.memory_size), np.float32)
     done = False

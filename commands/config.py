@@ -1,4 +1,4 @@
-"""The command line of a training run: flags, their defaults per environment, and checks of their arithmetic."""
+"""The settings of a training run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envs import env_info
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
-# Settings that say where a run is kept or how it is shown, and not what it does.
+# Settings of where a run is kept and how it is shown, which do not change its results.
 INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 
 
@@ -29,7 +29,7 @@ class RunConfig:
     """A training run."""
 
     mode: tyro.conf.Positional[Mode]
-    """What to do: everything at once, policy training on the true reward, or one stage."""
+    """What to do: all stages, policy training on the true reward, or one stage."""
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
     Hopper."""
@@ -40,14 +40,15 @@ class RunConfig:
     log_dir: str = "runs"
     """Folder that holds the run folders."""
     resume: str | None = None
-    """Run folder to carry on with, as far as it came; its settings hold unless a flag says otherwise."""
+    """Run folder to resume from its newest checkpoints; its settings hold unless a flag says otherwise."""
     render_episodes: bool = False
     """Show the last full episode in a window."""
     synchronous: bool = False
-    """Run all parts in one process in lockstep: slower, and the same seed gives the same result bit for bit."""
+    """Run all parts in one process in lockstep: slower, but the same seed gives the same result bit for bit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the networks compute: `auto` takes a CUDA card for pixels if there is one, but for `--synchronous` the CPU,
-    since sums on a card differ in their last bits from run to run; the networks of bodies are too small for a card."""
+    """Device of the networks. `auto` takes a CUDA GPU for pixels if there is one, because the networks of vectors are
+    too small for it. With `--synchronous` it takes the CPU, because sums on a GPU differ in their last bits between
+    runs."""
     debug: bool = False
     """Print tracebacks, and more to log.txt."""
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
@@ -64,26 +65,26 @@ class RunConfig:
         return self.mode.startswith("train_policy")
 
     def torch_device(self) -> torch.device:
-        """The device that `device` stands for on this machine."""
+        """Returns the device that `device` means on this machine."""
         if self.device == "auto":
             suits = torch.cuda.is_available() and not self.synchronous and env_info(self.env_id).kind == "pixels"
             return torch.device("cuda" if suits else "cpu")
         return torch.device(self.device)
 
     def run_path(self) -> Path:
-        """Where the run's folder is, or will be."""
+        """Returns the place of the run's folder, which may not exist yet."""
         if self.resume:
             return Path(self.resume)
         name = self.run_name or f"{self.env_id.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
         return Path(self.log_dir) / name
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for config.json."""
+        """Returns plain values, for config.json."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """Rebuilds a config from config.json; raises UserError if it is from another version."""
+        """Rebuilds a config from config.json; raises UserError if another version wrote it."""
         try:
             if empty := nulls(values):
                 raise TypeError(f"no {empty[0]} in them")
@@ -101,7 +102,7 @@ class RunConfig:
 
 
 def settings(config: dict[str, Any]) -> dict[str, Any]:
-    """What decides a run's course, of its config as plain values, by the names of the flags."""
+    """Returns the settings that decide a run's results, by flag, from its config as plain values."""
     values: dict[str, Any] = {}
     for name, value in config.items():
         if name not in INCIDENTAL:
@@ -110,12 +111,12 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def nulls(config: dict[str, Any]) -> list[str]:
-    """What has no value in a run's config as plain values, and needs one."""
+    """Returns the flags that lack a value in a run's config as plain values, and need one."""
     defaults = RunConfig("gather_initial_prefs", "").as_dict()
     defaults |= settings(defaults)
     return [name for name, value in settings(config).items() if value is None and defaults.get(name) is not None]
 
 
 def gathers(config: RunConfig) -> bool:
-    """Whether anybody is asked for labels."""
+    """Returns whether the run asks for labels."""
     return config.mode in ("gather_initial_prefs", "train_policy_with_preferences") and config.prefs.gather_prefs

@@ -20,43 +20,43 @@ import tyro
 from commands.run_folder import read_config
 from drlhp.errors import ChildError, UserError
 from drlhp.runtime.machine import n_cores
-from drlhp.runtime.run_files import EVALUATIONS
+from drlhp.runtime.run_files import EVALUATIONS, PROGRESS
 
 RUN = Path(__file__).resolve().parent.parent / "run.py"
 CORES_PER_RUN = 2
-BYTES_PER_RUN = 4e9  # what a run of Pong takes, with 3,000 labels held
+BYTES_PER_RUN = 4e9  # memory of a run of Pong that holds 3,000 labels
 MEMORY_FREE = Path("/proc/meminfo")
-# What a container may have, by the second and the first version of Linux's control groups.
+# The memory limit of a container, in the second and the first version of Linux's control groups.
 MEMORY_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
 PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
 GLUCARDS_ENDURO = "ALE/Enduro-v5"
-# All that the paper has for Atari and the defaults have not.
+# All settings of the paper for Atari that differ from the defaults.
 AS_THE_PAPER = (
     *("--million_timesteps", "50", "--label_schedule", "stepped", "--labels_per_step", "0.1"),
     *("--l2", "adaptive", "--dropout", "0.5", "--continuing_episodes"),
     *("--no_normalise_pixels", "--no_reward_predictor_normalises_pixels"),
 )
-ALL_LABELS = ("--no_bootstrap", "--no_hold_out")  # teach every member
-# With none held out nothing tells when a predictor knows the initial ones by heart, and errs on what comes next.
+ALL_LABELS = ("--no_bootstrap", "--no_hold_out")  # every member learns from every label
+# Without held-out labels, overfitting to the initial labels cannot be detected, so there are few passes over them.
 FEW_PASSES = ("--n_initial_epochs", "25")
-# What Walker and Swimmer take up by their first predictors, which have hardly seen them stand or stroke, lasts.
+# The first predictors of Walker and Swimmer have hardly seen them stand or stroke, and habits learned then last.
 BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25")
 BODIES_LABELS = {"Hopper": 700, "Walker": 700, "HalfCheetah": 700, "Swimmer": 700, "Reacher": 700, "Ant": 1400}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A command line, but for its seed and its run folder."""
+    """A command line without its seed and its run folder."""
 
     title: str
     command: tuple[str, ...]
-    ordinary: str = ""  # the experiment whose agent plays beside this one's in a video at the end
+    ordinary: str = ""  # the experiment whose agent plays beside this one's in the final video
 
 
 def _quick(million_timesteps: int) -> tuple[str, ...]:
-    """PPO with one pass over large rollouts: the quickest way to Pong that was found for a small machine."""
+    """Returns PPO with one pass over large rollouts: the fastest way to learn Pong that we found on a small machine."""
     rollouts = ("--n_envs", "32", "--n_steps", "64", "--ppo_epochs", "1", "--ppo_minibatches", "8")
     length = ("--million_timesteps", str(million_timesteps), "--lr_zero_million_timesteps", str(million_timesteps))
     return ("--algo", "ppo", *rollouts, "--lr", "5e-4", *length)
@@ -67,17 +67,17 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 
 
 def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
-    """A teacher of examples/circus.py gives so many labels."""
+    """Returns an experiment in which a teacher of examples/circus.py gives so many labels."""
     command = (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels), *flags)
     return Experiment(f"{title}, {n_labels:,} labels", command, ordinary)
 
 
 def _bodies() -> dict[str, Experiment]:
-    """The paper's MuJoCo tasks on their own reward and on labels, and Gymnasium's own on theirs."""
+    """Returns the paper's MuJoCo tasks on the true reward and on labels, and Gymnasium's tasks on the true reward."""
     found = {}
     for task, n_labels in BODIES_LABELS.items():
         name, env_id = task.lower(), f"{task}-v1"
-        few_passes = () if task == "HalfCheetah" else FEW_PASSES  # it came to a little more with all of them
+        few_passes = () if task == "HalfCheetah" else FEW_PASSES  # which earned a little more with all passes
         beginning_anew = BEGINNING_ANEW if task in ("Walker", "Swimmer") else ()
         command = _with_labels(env_id, n_labels, *ALL_LABELS, *few_passes, *beginning_anew)
         found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", command)
@@ -85,7 +85,7 @@ def _bodies() -> dict[str, Experiment]:
     for env_id in (
         *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
         *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
-        "Ant-v4",  # without contact forces; others' published figures are of versions before 5
+        "Ant-v4",  # without contact forces; most published figures are of versions before 5
     ):
         length = ("--million_timesteps", "1")
         title = f"Gymnasium's {env_id}, unmodified, on its own reward"
@@ -93,20 +93,20 @@ def _bodies() -> dict[str, Experiment]:
     return found
 
 
-# glucard's set-up: whole games by PPO with a memory, as many steps, and a predictor that sees actions; the person is a
-# script. What gas and steering do is seen soon, hence the short discount.
+# glucard's set-up: whole games, PPO with a memory, as many steps, and a predictor that sees actions; a script replaces
+# the person. Gas and steering take effect soon, hence the short discount.
 BRIEF = (
     *("--whole_games", "--algo", "ppo", "--policy_network", "nature_lstm", "--n_envs", "8", "--n_steps", "64"),
     *("--ppo_epochs", "4", "--ppo_minibatches", "4", "--lr", "5e-4", "--lr_zero_million_timesteps", "0"),
     *("--gamma", "0.9", "--ent_coef", "0.03"),
     *("--million_timesteps", "0.030208", "--eval_interval_million_timesteps", "0.030208"),
 )
-# So short a run has no time for what lasts: labels count often at once, and few clips are of the untrained agent.
+# In so short a run each label has to be used often and early, and few clips should show the untrained agent.
 BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
-# Few labels have to tell much: which clips are compared is chosen by those before.
+# Few labels have to be informative, so earlier labels decide which clips are compared.
 FEW = (
     *("--explore_million_timesteps", "0.05", "--n_initial_rounds", "10"),
     *("--ensemble_size", "3", "--query_selection", "disagreement", "--query_candidates", "100"),
@@ -114,7 +114,7 @@ FEW = (
 )
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
-# The ablations of figure 6. They start from this project's defaults: the paper's own start has dropout and adaptive L2.
+# The ablations of figure 6, starting from this project's defaults; the paper started from dropout and adaptive L2.
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
@@ -131,8 +131,8 @@ EXPERIMENTS = {
         "Pong, 5,500 labels, the paper's settings where it names them", _with_labels(PONG, 5500, *AS_THE_PAPER)
     ),
     "enduro": Experiment("Enduro, 5,500 labels", _with_labels(ENDURO, 5500, *_quick(10))),
-    # The oracle sees no difference between clips in which nobody is passed, and a random driver passes nobody. People
-    # do, and with them the paper's agent learned what with the oracle it did not (figure 3).
+    # The oracle sees no difference between clips without overtaking, and a random driver overtakes nobody. People do
+    # see one, and the paper's agent learned from people but not from the oracle (figure 3).
     "enduro-as-people": _trick("Enduro, judged as people judge", ENDURO, "overtaking", 5500, "", *AS_PEOPLE),
     "enduro-true": Experiment("Enduro on the true reward", (TRUE_REWARD, ENDURO, *_quick(10))),
     "enduro-290": _trick("Enduro in 30,208 steps", GLUCARDS_ENDURO, "racing", 290, "", *BRIEF_ON_LABELS),
@@ -140,9 +140,9 @@ EXPERIMENTS = {
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "breakout": Experiment("Breakout, 5,500 labels", _with_labels("BreakoutNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
-    "ablation-random-queries": Experiment("Pong, any pair is asked about", (*ORIGINAL, "--query_selection", "random")),
+    "ablation-random-queries": Experiment("Pong, queries are random pairs", (*ORIGINAL, "--query_selection", "random")),
     "ablation-no-ensemble": Experiment(
-        "Pong, one predictor in place of three, and so any pair", (*ORIGINAL, "--ensemble_size", "1")
+        "Pong, one predictor instead of three, and so random queries", (*ORIGINAL, "--ensemble_size", "1")
     ),
     "ablation-no-l2": Experiment("Pong, no L2: the paper's 'no regularization'", (*ORIGINAL, "--l2", "0")),
     "ablation-no-regularisation": Experiment(
@@ -159,8 +159,8 @@ EXPERIMENTS = {
         "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
     ),
     **_bodies(),
-    # As many labels as the paper's people gave (section 3.2), where it has the trick.
-    # An untrained Hopper lies most of the time, and of clips of that nobody can say how it should jump.
+    # As many labels as the paper's people gave (section 3.2), if the paper has the trick.
+    # An untrained Hopper lies most of the time, and clips of that cannot show anybody how it should jump.
     "circus-backflip": _trick(
         "Hopper turns backflips",
         *("Hopper-v1", "backflip", 900, "hopper-true"),
@@ -177,6 +177,41 @@ EXPERIMENTS = {
 }
 
 
+@dataclass(frozen=True)
+class Job:
+    """A run of an experiment: one seed, in one run folder."""
+
+    experiment: str
+    seed: int
+    run: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The arguments of `run.py` that start the run."""
+        place = ("--log_dir", str(self.run.parent), "--run_name", self.run.name)
+        return (*EXPERIMENTS[self.experiment].command, "--seed", str(self.seed), *place)
+
+    def check(self) -> None:
+        """Raises UserError if the folder holds a run that was started with other settings."""
+        # Slow to import, as is everything else that a function here imports: the list appears at once.
+        from commands.config import RunConfig, settings
+        from commands.flags import parse
+
+        if not self.run.exists():
+            return
+        try:
+            there = settings(RunConfig.from_dict(read_config(self.run)).as_dict())
+        except UserError as error:
+            raise UserError(f"{self.run} cannot be resumed: {error} Give another --log_dir to start anew.") from error
+        wanted = settings(parse(list(self.flags)).as_dict())
+        differing = [f"--{flag} {there[flag]}, not {value}" for flag, value in wanted.items() if there[flag] != value]
+        if differing:
+            raise UserError(
+                f"{self.run} holds a run of other settings ({'; '.join(differing[:3])}); give another --log_dir to "
+                "start anew."
+            )
+
+
 def reproduce_command(arguments: list[str]) -> None:
     """Carries out `run.py reproduce`. Raises UserError and ChildError."""
     tyro.cli(reproduce, prog="run.py reproduce", args=arguments, use_underscores=True)
@@ -190,23 +225,21 @@ def reproduce(
 ) -> int:
     """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
 
-    What is done stays done, and what was stopped goes on. One that teaches a trick also trains one ordinary agent of
-    the same body, and ends in a video of the first seed's agent beside it.
+    Finished runs stay as they are, and stopped ones are resumed. An experiment that teaches a trick also trains one
+    ordinary agent of the same body, and ends in a video of the first seed's agent beside it.
 
     Args:
-        name: the experiment; without one they are listed.
-        seeds: how many.
+        name: the experiment; without a name, all of them are listed.
+        seeds: number of seeds.
         log_dir: folder that holds the run folders.
-        at_once: how many runs at the same time; by default as many as cores and memory allow.
+        at_once: number of parallel runs; by default as many as cores and memory allow.
 
     Raises:
         UserError: there is no such experiment, no folder for it, or one that holds another one's run.
         ChildError: a run failed.
     """
     if name is None:
-        width = max(map(len, EXPERIMENTS))
-        for key, experiment in EXPERIMENTS.items():
-            print(f"{key:<{width}}  {experiment.title}\n{'':<{width}}  python run.py {' '.join(experiment.command)}")
+        _print_experiments()
         return 0
     if name not in EXPERIMENTS:
         raise UserError(f"there is no experiment '{name}'; choose one of: {', '.join(EXPERIMENTS)}.")
@@ -214,56 +247,81 @@ def reproduce(
     for flag, value in (("seeds", seeds), ("at_once", at_once)):
         if value < 1:
             raise UserError(f"--{flag} must be 1 or more, not {value}.")
-    runs = [Path(log_dir) / f"{name}-seed{seed}" for seed in range(seeds)]
-    wanted = [(name, seed, run) for seed, run in enumerate(runs)]
-    if ordinary := EXPERIMENTS[name].ordinary:
-        wanted.append((ordinary, 0, Path(log_dir) / f"{ordinary}-seed0"))
-    for one in wanted:
-        _check_same(*one)
-    try:
-        Path(log_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make {log_dir} ({error.strerror}); choose another --log_dir.") from error
-    n_left = sum(not is_done(run) for *_, run in wanted)
+    folder, ordinary = Path(log_dir), EXPERIMENTS[name].ordinary
+    jobs = [Job(name, seed, folder / f"{name}-seed{seed}") for seed in range(seeds)]
+    beside = [Job(ordinary, 0, folder / f"{ordinary}-seed0")] if ordinary else []
+    for job in (*jobs, *beside):
+        job.check()
+    page = _prepare(folder, name)
+    n_left = sum(not is_done(job.run) for job in (*jobs, *beside))
     at_once = max(1, min(at_once, n_left))  # the cores are divided between them
-    page = Path(log_dir) / f"{name}-report"
-    if page.exists():  # then said now, not after hours
+    print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {at_once} at a time", flush=True)
+    failed = _carry_out([*jobs, *beside], at_once)
+    _write_report(jobs, page)
+    if failed:
+        raise ChildError(f"{', '.join(map(str, failed))} did not finish; the same command resumes them.")
+    for other in beside:
+        _film(jobs[0], other, folder / f"{name}.mp4")
+    return 0
+
+
+def _print_experiments() -> None:
+    width = max(map(len, EXPERIMENTS))
+    for key, experiment in EXPERIMENTS.items():
+        print(f"{key:<{width}}  {experiment.title}\n{'':<{width}}  python run.py {' '.join(experiment.command)}")
+
+
+def _prepare(folder: Path, name: str) -> Path:
+    """Makes the folder of the runs; returns the report's place, which is checked now and not after hours."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder} ({error.strerror}); choose another --log_dir.") from error
+    page = folder / f"{name}-report"
+    if page.exists():
         from commands.report.command import check_output
 
         try:
             check_output(page)
         except UserError as error:
-            raise UserError(f"{page} is where the report will be, and holds something else; move it.") from error
-    print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {at_once} at a time", flush=True)
+            raise UserError(f"{page} is the report's place, and holds something else; move it.") from error
+    return page
+
+
+def _carry_out(jobs: list[Job], at_once: int) -> list[Path]:
+    """Carries out the jobs, so many in parallel; returns the folders of those that failed."""
     processes: list[subprocess.Popen[str]] = []
     places: queue.Queue[set[int]] = queue.Queue()
     for cores in _cores(at_once):
         places.put(cores)
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            jobs = [pool.submit(_run, *one, places, processes) for one in wanted]
-            failed = [str(run) for (*_, run), job in zip(wanted, jobs, strict=True) if job.result()]
-        except (KeyboardInterrupt, BrokenPipeError):  # or nobody reads any more what is printed
+            statuses = [pool.submit(_run, job, places, processes) for job in jobs]
+            return [job.run for job, status in zip(jobs, statuses, strict=True) if status.result()]
+        except (KeyboardInterrupt, BrokenPipeError):  # the latter: nobody reads any more what is printed
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
-                process.send_signal(signal.SIGINT)  # which writes checkpoints
+                process.send_signal(signal.SIGINT)  # each writes its checkpoints
             raise
-    from commands import report, watch
+
+
+def _write_report(jobs: list[Job], page: Path) -> None:
+    from commands import report
     from commands.environments import lend_environments
 
     lend_environments()
-    if begun := [str(run) for run in runs if (run / "progress.csv").exists()]:
+    if begun := [str(job.run) for job in jobs if (job.run / PROGRESS.name).exists()]:
         report.report_command([*begun, "--output", str(page)])
-    if failed:
-        raise ChildError(f"{', '.join(failed)} did not finish; the same command carries on with it.")
-    if ordinary:
-        video = ("--output", str(Path(log_dir) / f"{name}.mp4"))
-        watch.watch_command([str(runs[0]), "--beside", str(wanted[-1][2]), "--deterministic", *video])
-    return 0
+
+
+def _film(job: Job, beside: Job, video: Path) -> None:
+    from commands import watch
+
+    watch.watch_command([str(job.run), "--beside", str(beside.run), "--deterministic", "--output", str(video)])
 
 
 def _cores(n_runs: int) -> list[set[int]]:
-    """The processor cores of each of the runs that go on at once."""
+    """Returns the processor cores of each parallel run; empty sets if the system cannot pin processes."""
     if not hasattr(os, "sched_getaffinity"):
         return [set()] * n_runs
     cores = sorted(os.sched_getaffinity(0))
@@ -271,42 +329,18 @@ def _cores(n_runs: int) -> list[set[int]]:
 
 
 def at_once_by_default() -> int:
-    """How many runs the machine carries, beside what else it does."""
+    """Returns how many runs the machine's cores and free memory allow."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     if MEMORY_FREE.exists():
         lines = MEMORY_FREE.read_text().splitlines()
         memory += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     limits = [path.read_text().strip() for path in MEMORY_LIMITS if path.exists()]
-    memory += [int(limit) for limit in limits if limit.isdigit()]  # else "max": there is none
+    memory += [int(limit) for limit in limits if limit.isdigit()]  # "max" means no limit
     return max(1, min(n_cores() // CORES_PER_RUN, int(min(memory) // BYTES_PER_RUN)))
 
 
-def _flags(name: str, seed: int, run: Path) -> tuple[str, ...]:
-    return (*EXPERIMENTS[name].command, "--seed", str(seed), "--log_dir", str(run.parent), "--run_name", run.name)
-
-
-def _check_same(name: str, seed: int, run: Path) -> None:
-    """Raises UserError if the folder is there and holds a run that was started with other settings."""
-    if not run.exists():
-        return
-    # Slow to import, as are the others that are imported inside a function here: the list comes at once.
-    from commands.config import RunConfig, settings
-    from commands.flags import parse
-
-    try:
-        there = settings(RunConfig.from_dict(read_config(run)).as_dict())
-    except UserError as error:
-        raise UserError(f"{run} cannot be gone on with: {error} Give another --log_dir to start anew.") from error
-    wanted = settings(parse(list(_flags(name, seed, run))).as_dict())
-    differing = [f"--{flag} {there[flag]}, not {value}" for flag, value in wanted.items() if there[flag] != value]
-    if differing:
-        raise UserError(
-            f"{run} holds a run of other settings ({'; '.join(differing[:3])}); give another --log_dir to start anew."
-        )
-
-
 def is_done(run: Path) -> bool:
-    """Whether a run's policy was trained to its end, and evaluated there."""
+    """Returns whether a run's policy was trained to its end, and evaluated there."""
     if not run.exists():
         return False
     from drlhp.runtime import checkpoint
@@ -318,12 +352,12 @@ def is_done(run: Path) -> bool:
     return max(steps, default=0) >= round(policy["million_timesteps"] * 1e6)
 
 
-def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:
-    """Carries out one seed, as far as that was not done, on cores that are free; returns the exit status."""
-    if is_done(run):
-        print(f"{run.name}: done, in {run}", flush=True)
+def _run(job: Job, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:
+    """Starts, resumes or skips a run, on cores that are free; returns the exit status."""
+    if is_done(job.run):
+        print(f"{job.run.name}: done, in {job.run}", flush=True)
         return 0
-    arguments = ("--resume", str(run)) if run.exists() else _flags(name, seed, run)
+    arguments = ("--resume", str(job.run)) if job.run.exists() else job.flags
     cores = places.get()
     try:
         with subprocess.Popen(
@@ -331,13 +365,13 @@ def _run(name: str, seed: int, run: Path, places: queue.Queue[set[int]], process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C comes once, from here
+            start_new_session=True,  # so that only this process sends it Ctrl-C
             preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
         ) as process:
             processes.append(process)
             assert process.stdout is not None
             for line in process.stdout:
-                print(f"{run.name}: {line}", end="", flush=True)
+                print(f"{job.run.name}: {line}", end="", flush=True)
     finally:
         places.put(cores)
     return process.returncode

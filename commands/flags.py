@@ -1,4 +1,4 @@
-"""TODO."""
+"""The command line of a training run: flags to a config, with defaults for the environment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from envs import env_info
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
-# Settings of what a run's folder holds: its networks' weights and its clips.
+# Settings that a resumed run cannot change.
 FIXED = (
+    # They describe what the run's folder holds: its networks' weights and its clips.
     *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
     *("clip_steps", "load_prefs_dir"),
-    # And what it began with.
+    # They say what the run began with.
     *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
     *("explore_million_timesteps", "n_initial_rounds"),
 )
@@ -32,14 +33,15 @@ FIXED = (
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 
 
-INITIAL_SHARE = 0.25  # of all labels, gathered before training; vector observations alone (paper, appendix A.1)
+# Share of all labels that are gathered before training; for vector observations only (paper, appendix A.1).
+INITIAL_SHARE = 0.25
 
 
 def parse(arguments: list[str]) -> RunConfig:
-    """The config of a training run from the command line.
+    """Returns the config of a training run from the command line.
 
-    Defaults depend on the environment, the algorithm and what is loaded, so the line is read twice: for these, then
-    with the defaults that they give.
+    Defaults depend on the environment, the algorithm and loaded checkpoints. So the line is parsed twice: for these,
+    then with the defaults that follow from them.
 
     Raises:
         UserError, EnvError: a value that cannot work, in one sentence with the fix.
@@ -48,7 +50,7 @@ def parse(arguments: list[str]) -> RunConfig:
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
     if len(positionals) < 2 and plain != arguments:
-        return _cli(arguments, None)  # prints what is missing, or the help
+        return _cli(arguments, None)  # prints the missing words, or the help
     first = _named_in_full(_cli(plain, None))
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
@@ -72,31 +74,33 @@ def parse(arguments: list[str]) -> RunConfig:
     if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
         raise UserError(
             "--ui is for people, and a synthetic teacher answers here; leave it out, or leave out --synthetic_prefs "
-            "and --teacher (a run that is resumed: give --no_synthetic_prefs)."
+            "and --teacher (when you resume a run: give --no_synthetic_prefs)."
         )
     if first.resume:
-        folder = Path(first.resume).resolve()
-        moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent
-        if moves or ("run_name" in named and first.run_name != folder.name):
-            raise UserError("a run that is resumed stays where it is; leave out --run_name and --log_dir.")
-        before, now = settings(defaults.as_dict()), settings(config.as_dict())
-        _check_resumed(before, now)
-        if any(now[name] != before[name] for name in ("query_selection", "disagreement_bonus")):
-            check_ensemble(config)
+        _check_place(Path(first.resume).resolve(), first, named)
+        _check_changes(defaults, config)
     return config
 
 
-def _check_resumed(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises UserError if something is to change that a run's folder holds already."""
+def _check_place(folder: Path, first: RunConfig, named: frozenset[str]) -> None:
+    """Raises UserError if a flag would move a resumed run."""
+    moves = "log_dir" in named and Path(first.log_dir).resolve() != folder.parent
+    if moves or ("run_name" in named and first.run_name != folder.name):
+        raise UserError("a resumed run stays where it is; leave out --run_name and --log_dir.")
+
+
+def _check_changes(before: RunConfig, now: RunConfig) -> None:
+    """Raises UserError if a flag changes a setting that a resumed run has to keep."""
+    old, new = settings(before.as_dict()), settings(now.as_dict())
     for name in FIXED:
-        if now[name] != before[name]:
-            raise UserError(
-                f"--{name} is {before[name]} for good in a run that is resumed; leave it out, or start a new run."
-            )
+        if new[name] != old[name]:
+            raise UserError(f"--{name} stays {old[name]} in a resumed run; leave it out, or start a new run.")
+    if any(new[name] != old[name] for name in ("query_selection", "disagreement_bonus")):
+        check_ensemble(now)
 
 
 def _named_in_full(config: RunConfig) -> RunConfig:
-    """The same with the environment's full id: Hopper is short for Hopper-v1."""
+    """Returns the config with the environment's full id: Hopper is short for Hopper-v1."""
     return dataclasses.replace(config, env_id=env_info(config.env_id).env_id)
 
 
@@ -107,7 +111,7 @@ def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
 
 
 def _with_resumed_mode(arguments: list[str]) -> list[str]:
-    """`run.py --resume FOLDER` alone means the mode and environment of that run."""
+    """Completes `run.py --resume FOLDER` by the mode and environment of that run."""
     if arguments and arguments[0] == "--resume" and len(arguments) > 1:
         values = read_config(Path(arguments[1]))
         return [str(values.get("mode")), str(values.get("env_id")), *arguments]
@@ -115,10 +119,10 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
 
 
 def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
-    """The paper's defaults, changed by the algorithm, the environment and what is loaded that `first` names.
+    """Returns the paper's defaults, changed for the algorithm, the environment and the checkpoints that `first` names.
 
     Args:
-        named: the flags that were given, of which some come before what is tuned.
+        named: the flags on the command line; some of them take precedence over tuned defaults.
     """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
@@ -130,11 +134,11 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
-    if algo != tuned.get("algo", PolicyConfig().algo):  # what was tuned was another algorithm
+    if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
         values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
         values |= ALGORITHMS_DEFAULTS[algo]
     elif info.kind == "vector" and first.policy.million_timesteps != PolicyConfig().million_timesteps:
-        values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # falls to 0 by the end, whenever that is
+        values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # so that it reaches 0 at the end
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
@@ -149,12 +153,12 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
                 f"`python run.py --resume {shlex.quote(str(path.parent.parent))}`, or give --load_prefs_dir."
             )
         values |= state["config"]
-        # A predictor that is loaded needs no labels: more are asked for only if a number of them is.
+        # A loaded predictor needs no labels, so people are asked only if --max_prefs says for how many.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = "max_prefs" in named
     ensemble_size = first.predictor.ensemble_size
     if (ensemble_size if "ensemble_size" in named else values.get("ensemble_size", ensemble_size)) == 1:
-        values["query_selection"] = "random"  # one network disagrees with nobody
+        values["query_selection"] = "random"  # a single network has no disagreement
     return RunConfig(
         first.mode,
         first.env_id,
@@ -165,5 +169,5 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
 
 
 def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of a part of the config."""
+    """Returns the values that are fields of a part of the config."""
     return {field.name: values[field.name] for field in dataclasses.fields(part) if field.name in values}

@@ -1,4 +1,4 @@
-"""What a run says while it goes on and when it ends: the progress line, progress.csv, the curves and the summary."""
+"""A run's output for people: the progress line, its tables, the curves and the summary at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS,
 
 log = logging.getLogger("run")
 
-PLAIN_SECONDS = 10.0  # between lines where the output is no terminal, or where a person types answers
+PLAIN_SECONDS = 10.0  # between lines, if the output is no terminal or a person types answers
 
 
 class Progress:
-    """Collects the children's numbers; shows them in one line that says how far the run is and how long it takes.
+    """Collects the child processes' numbers, and shows them in one line with the time left.
 
     Args:
         initial_labels: labels before pretraining.
@@ -35,9 +35,9 @@ class Progress:
     def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
         self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}, "evaluation": {}}
-        for row in EVALUATIONS.read_to_go_on(folder):  # a resumed run shows the newest one until there is another
+        for row in EVALUATIONS.read_to_go_on(folder):  # a resumed run shows its newest evaluation until the next one
             self.values["evaluation"] |= {f"{row['policy']}_{name}": float(row[name]) for name in STATISTICS}
-        self._evaluating: dict[str, float] = {}  # when, and at what step, the one that goes on began
+        self._evaluating: dict[str, float] = {}  # time, step and labels at which the present evaluation began
         self._memory: dict[str, float] = {}
         self.return_before = math.nan
         self.labels, self.clips = 0, ""
@@ -50,7 +50,7 @@ class Progress:
             self._live.start()
 
     def _read_before(self) -> float:
-        """What a run that is resumed has told so far; returns the seconds that it had taken, from which it goes on."""
+        """Reads the rows of a resumed run; returns the seconds that it has taken so far."""
         seconds = 0.0
         for row in PROGRESS.read_to_go_on(self.folder):
             self._take_return_before(row["episode_return"], row["steps"])
@@ -65,7 +65,7 @@ class Progress:
             return
         self.values[source] = report.values
         if source in ("demonstrations", "exploration"):
-            return  # from the policy's process, whose memory its own reports tell
+            return  # sent by the policy's process, which reports its memory itself
         self._memory[source] = report.peak_memory_mb
         self.labels = labels
         a2c = self.values["a2c"]
@@ -81,15 +81,16 @@ class Progress:
             self._rows.append(row)
 
     def _take_return_before(self, episode_return: float | str, steps: float | str) -> None:
-        """The newest return of before the training is what it began with, or else the first one that there is."""
+        """Keeps the newest return from before training; without one, the first return of all."""
         value = float(episode_return or math.nan)
         if math.isnan(self.return_before) or (not float(steps or 0) and not math.isnan(value)):
             self.return_before = value
 
     def _update_evaluation(self, values: dict[str, float], labels: int) -> None:
-        """The first report of an evaluation says that it begins, the second what came out: a row for each policy.
+        """Takes one of the two reports of an evaluation: the first marks its beginning, the second has the results.
 
-        Time and labels in evaluations.csv are those of the beginning, when the policy had become what it is.
+        Each policy gets a row in evaluations.csv. Its time and labels are those of the beginning, because the policy
+        does not change during an evaluation.
         """
         if values["running"]:
             self._evaluating = {"seconds": round(self.seconds, 1), "steps": values["steps"], "labels": labels}
@@ -103,7 +104,7 @@ class Progress:
         log.info("evaluation at %d steps: %s", values["steps"], _both_means(values))
 
     def show(self, labels: int, clips: str, *, true_reward: bool = True) -> None:
-        """Draws the line, for those who label without the true reward; `clips` says how many there are to ask about."""
+        """Draws the line, on request without the true reward; `clips` is the number of clips to ask about."""
         self.labels, self.clips = labels, clips
         now = time.monotonic()
         line = self.line(true_reward=true_reward)
@@ -117,11 +118,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time that the run has taken, earlier parts of a resumed one included."""
+        """Returns the time that the run has taken, including the time before it was resumed."""
         return self._seconds_before + time.monotonic() - self._start
 
     def line(self, *, true_reward: bool = True) -> str:
-        """Stage, numbers and time left, in one line; for those who label without the true reward, which sways them."""
+        """Returns stage, numbers and time left in one line; without the true reward for labellers, whom it biases."""
         a2c, predictor, evaluation = (self.values[name] for name in ("a2c", "reward predictor", "evaluation"))
         if self._evaluating:
             parts = [f"Evaluating the policy at {self._evaluating['steps']:,.0f} steps"]
@@ -161,18 +162,18 @@ class Progress:
         return " · ".join(parts)
 
     def _stage(self) -> tuple[str, float, float]:
-        """The present stage, how far it is, and where it ends at the latest."""
+        """Returns the present stage, its progress, and its end at the latest."""
         a2c, predictor = self.values["a2c"], self.values["reward predictor"]
         if a2c.get("training"):
             return "training", a2c["steps"], a2c["max_steps"]
         if self._evaluating:
-            return "evaluating", 0, 1  # for a time that nobody knows
+            return "evaluating", 0, 1  # nobody knows how long it takes
         if predictor.get("epochs"):
             return "pretraining", predictor["epochs"], predictor["max_epochs"]
         return "gathering", self.labels, self.initial_labels
 
     def _seconds_left(self) -> float | None:
-        """Time left of the present stage, from its mean pace."""
+        """Returns the time left of the present stage, from its mean pace; None if that is unknown."""
         now, (stage, done, end) = time.monotonic(), self._stage()
         since, done_then = self._stage_starts.setdefault(stage, (now, done))
         if done == done_then or done >= end:
@@ -183,12 +184,12 @@ class Progress:
         """Ends the live line; may be called twice."""
         if self._live:
             self._live.stop()
-        with contextlib.suppress(OSError):  # which was told when the row was written
+        with contextlib.suppress(OSError):  # reported when the row was written
             self._rows.close()
 
 
 def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bool) -> str:
-    """The last words of a run: what was learned from how many labels, and where everything is."""
+    """Returns the last words of a run: results, number of labels, and places of files."""
     a2c, predictor, folder = progress.values["a2c"], progress.values["reward predictor"], progress.folder
     rows: list[tuple[str, str]] = []
     if uses_preferences:
@@ -221,7 +222,7 @@ def _newest_checkpoints(folder: Path) -> list[tuple[Path, Path]]:
 
 def draw_curves(folder: Path) -> None:
     """Draws a run's progress.csv and evaluations.csv as `curves.png`: true reward, accuracy, labels, by agent steps."""
-    from matplotlib.figure import Figure  # slow to import: only where it is used
+    from matplotlib.figure import Figure  # slow to import
 
     rows = [row for row in PROGRESS.read(folder) if row["steps"]]
     curves: dict[str, tuple[list[float], list[float]]] = {}
@@ -244,7 +245,7 @@ def draw_curves(folder: Path) -> None:
     axes[0].legend()
     if has_labels:
         axes[1].plot(*curves["training_accuracy"], label="accuracy on training labels")
-        if curves["validation_accuracy"][0]:  # some were held out
+        if curves["validation_accuracy"][0]:  # some labels were held out
             axes[1].plot(*curves["validation_accuracy"], label="accuracy on validation labels")
         axes[1].set(xlabel="agent steps", ylabel="accuracy", ylim=(0.4, 1.02))
         right = axes[1].twinx()
@@ -257,7 +258,7 @@ def draw_curves(folder: Path) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether a line can be redrawn in place."""
+    """Returns whether the terminal can redraw a line in place."""
     return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 

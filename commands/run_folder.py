@@ -1,4 +1,4 @@
-"""The run folder: what a run was started with and everything it leaves behind."""
+"""The run folder: the settings that a run was started with, and everything that it writes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 
 
 class LogFile(logging.FileHandler):
-    """log.txt, without which a run goes on: that the disk is full is told by what needs it more."""
+    """The handler of log.txt, whose failures do not end a run: files that matter more report a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Says nothing; a traceback would land on the user's screen."""
+        """Ignores the error; a traceback would land on the user's screen."""
 
     def close(self) -> None:
-        """Gives up what could not be written."""
+        """Closes the file even if its last lines cannot be written."""
         with contextlib.suppress(OSError):
             super().close()
 
@@ -85,22 +85,22 @@ class RunFolder:
         try:
             (path / "config.json").write_text(json.dumps(record, indent=2) + "\n")
         except OSError as error:
-            shutil.rmtree(path)  # else its name would be taken by what can never be resumed
+            shutil.rmtree(path)  # an empty folder would block the name, and could not be resumed
             raise UserError(f"cannot write in {path} ({error.strerror}); choose another --log_dir.") from error
         return cls(path)
 
     @classmethod
     def resume(cls, path: Path, config: dict[str, Any]) -> RunFolder:
-        """Opens the folder of an earlier run, which goes on by this config, also when it is resumed again.
+        """Opens the folder of an earlier run, and records the config that it continues with.
 
-        The settings until then are kept under `history` in config.json.
+        The earlier config stays under `history` in config.json.
 
         Raises:
             UserError: there is no run, or it is in use.
         """
         before = read_config(path)
         folder, file = cls(path), path / "config.json"
-        config = json.loads(json.dumps(config | {"resume": None}))  # as it would be read
+        config = json.loads(json.dumps(config | {"resume": None}))  # as JSON would return it
         if config != before:
             record = json.loads(file.read_text())
             now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -118,7 +118,7 @@ class RunFolder:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The resolved config with which a run was started.
+    """Returns the resolved config that a run was started with.
 
     Raises:
         UserError: the folder is no run folder, or its config.json is damaged.
@@ -139,32 +139,32 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a run is using the folder now; looks at the lock and leaves it as it is."""
+    """Returns whether a run is using the folder now; the lock stays as it is."""
     try:
         with (path / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back as the file is closed
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file releases it
     except BlockingIOError:
         return True
     except OSError:
-        return False  # no lock file: the run is a copy, or is not ours to read
+        return False  # without a readable lock file the folder is a copy, or somebody else's
     return False
 
 
 def short_revision(revision: str) -> str:
-    """A `git_revision` for a table: twelve digits, and "+changes" where it was of no commit."""
+    """Returns a `git_revision` for a table: twelve digits, and "+changes" if the tree had changes."""
     commit, *changes = revision.split("+")
     return "+".join([commit[:12], *changes])
 
 
 def git_revision() -> str:
-    """The checked-out commit, `+changes` if the tree differs from it, or `unknown` outside a clone."""
+    """Returns the checked-out commit, with `+changes` if the tree differs from it; `unknown` outside a clone."""
     root = Path(__file__).parent
     try:
         revision = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()
         changes = subprocess.run(
-            # Without the lock by which it would write what it finds into the index, in the way of who commits just now.
+            # The option keeps git from locking the index, which would disturb a commit at the same time.
             ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain", "-uno"],
             capture_output=True,
             text=True,

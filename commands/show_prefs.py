@@ -1,4 +1,4 @@
-"""TODO."""
+"""The answers that a run learned from, in a window or as a video and a table (`run.py show_prefs`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def show_prefs_command(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """A stored answer; segments are read when asked for and not kept, since there may be thousands."""
+    """A stored answer; it reads its segments on demand and does not keep them, because there may be thousands."""
 
     number: int
     row: AnswerRow
@@ -69,12 +69,12 @@ class Answer:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Ids of the segments on the left and on the right."""
+        """Returns the ids of the segments on the left and on the right."""
         return (self.row.b, self.row.a) if self.row.flip else (self.row.a, self.row.b)
 
     @property
     def side(self) -> str:
-        """The answer as a key of ANSWER_WORDS."""
+        """Returns the answer as a key of ANSWER_WORDS."""
         if self.row.choice in (Choice.A, Choice.B):
             return "left" if (self.row.choice == Choice.A) != self.row.flip else "right"
         return self.row.choice.value
@@ -92,30 +92,30 @@ class Answer:
         return f"{self.number}/{n_answers}  answer: {words}, by {self.row.teacher}, {self.time}"
 
     def clips(self) -> tuple[np.ndarray, np.ndarray]:
-        """(T, H, W, 3) uint8 of the left and the right segment."""
+        """Returns the pictures of the left and the right segment, (T, H, W, 3) uint8 each."""
         left, right = (self.db.segment(segment_id).frames() for segment_id in self.shown)
         return left, right
 
     def true_rewards(self) -> tuple[float, float]:
-        """Sums over the left and the right segment."""
+        """Returns the sums over the left and the right segment."""
         left, right = (self.db.stored_segment(segment_id).decode().rewards.sum() for segment_id in self.shown)
         return float(left), float(right)
 
     def has_clips(self) -> bool:
-        """Whether both segments have pictures to show."""
+        """Returns whether both segments have pictures."""
         segments = (self.db.segment(segment_id) for segment_id in self.shown)
         return all(segment.is_pixels or segment.view is not None for segment in segments)
 
 
 def answers_with_pictures(answers: Sequence[Answer]) -> Sequence[Answer]:
-    """Those that can be shown. All are, where observations are pictures; of vectors, those with a clip for people."""
+    """Returns the answers that can be shown: all if observations are pictures, else those with clips for people."""
     if answers[0].db.segment(answers[0].row.a).is_pixels:
         return answers
     return [answer for answer in answers if answer.has_clips()]
 
 
 def step_through(answers: Sequence[Answer], n_answers: int, title: str) -> None:
-    """Shows one answer after the other in a window, on and back by key, until it is closed."""
+    """Shows the answers in a window, forwards and backwards by key, until the window is closed."""
     window = AnswerWindow(title)
     try:
         index, shown = 0, -1
@@ -133,7 +133,7 @@ def step_through(answers: Sequence[Answer], n_answers: int, title: str) -> None:
 
 
 def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndarray]:
-    """Each pair once, the shorter clip holding its last frame, with the answer below."""
+    """Yields frames that show each pair once with its answer; the shorter clip holds its last frame."""
     for answer in answers:
         left, right = answer.clips()
         n_frames = max(len(left), len(right))
@@ -143,7 +143,7 @@ def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndar
 
 
 def print_table(answers: Sequence[Answer]) -> None:
-    """A line for each answer, with the true rewards that nobody saw who gave it."""
+    """Prints a line for each answer, with the true rewards, which labellers did not see."""
     width = max(12, *(len(answer.row.teacher) for answer in answers))
     print(f"{'number':>6}  {'teacher':<{width}} {'answer':<12} {'left reward':>12} {'right reward':>12}  time")
     for answer in answers:

@@ -1,4 +1,4 @@
-"""Looking at what was learned: a trained agent at play (`watch`), and the answers it learned from (`show_prefs`)."""
+"""A trained agent at play, in a window or as a video (`run.py watch`)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from drlhp.screens.episode_window import EpisodeWindow
 from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
 from envs import EnvInfo, make_vec_env
 
-PAUSE_SECONDS = 1.0  # the end of an episode stays on
-PAIR_HOLD_SECONDS = 0.5  # in videos: a pair's last frame and its answer stay on
+PAUSE_SECONDS = 1.0  # at the end of an episode
+PAIR_HOLD_SECONDS = 0.5  # a video holds a pair's last frame and its answer
 MAX_FILMED_PAIRS = 50
 REFRESH_SECONDS = 1 / 60
 
@@ -86,7 +86,7 @@ def watch_command(arguments: list[str]) -> None:
 
 
 def until_ctrl_c(scenes: Iterator[Scene]) -> Iterator[np.ndarray]:
-    """The scenes' pictures; after a Ctrl-C there are no more, so that a video of those until then is written."""
+    """Yields the scenes' pictures until a Ctrl-C, so that the video up to then is still written."""
     pressed = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
     try:
@@ -96,11 +96,11 @@ def until_ctrl_c(scenes: Iterator[Scene]) -> Iterator[np.ndarray]:
                 print(f"Stopped: the video ends at {scene.caption}", flush=True)
                 return
     finally:
-        signal.signal(signal.SIGINT, before)  # the next one ends all
+        signal.signal(signal.SIGINT, before)  # the next Ctrl-C ends the program
 
 
 def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None:
-    """Plays the episodes, or those up to a Ctrl-C, without showing them and writes them to a file.
+    """Plays the episodes, up to a Ctrl-C, without showing them, and writes them to a file.
 
     Raises UserError if that cannot be made.
     """
@@ -126,7 +126,7 @@ def record_demonstrations(agent: Agent, config: WatchConfig, path: Path) -> None
 
 
 def video_path(output: Path | None, default: Path) -> Path | None:
-    """Where a video is wanted; None if a window can be opened and no file was asked for.
+    """Returns the path of the video to write; None if a window can be opened and no file was asked for.
 
     Raises:
         UserError: a file that cannot be made.
@@ -146,7 +146,7 @@ def video_path(output: Path | None, default: Path) -> Path | None:
 
 
 def check_folder(flag: str, path: Path) -> None:
-    """Raises UserError if there is no folder for a file to be written, said before anything is played for it."""
+    """Raises UserError if a file's folder does not exist or may not be written to; called before anything is played."""
     if not path.parent.is_dir():
         raise UserError(f"--{flag} {path} is in a folder that does not exist; make {path.parent} first.")
     if not os.access(path.parent, os.W_OK):
@@ -163,10 +163,10 @@ class Scene:
 
 
 def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
-    """Plays the episodes, step by step as scenes are asked for; prints each episode's rewards at its end.
+    """Plays the episodes and yields each step as a scene; prints each episode's rewards at its end.
 
     Args:
-        side: where the agent is shown, for what is printed.
+        side: the agent's side of the window, for the printed line.
     """
     torch.manual_seed(config.seed)
     env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1)
@@ -189,7 +189,7 @@ def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
 
 
 def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene]:
-    """The scenes of two agents side by side, from the same starts; who ends an episode first waits for the other.
+    """Yields scenes of two agents side by side, from the same starts; the first to end an episode waits for the other.
 
     Without predicted rewards, since only one agent may have a predictor, and what they do should look alike.
     """
@@ -207,11 +207,11 @@ def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene
                 first = first if first.ends_episode else next(a)
                 second = second if second.ends_episode else next(b)
         for scenes in (a, b):
-            next(scenes, None)  # which prints of the last episode
+            next(scenes, None)  # prints the last episode's rewards
 
 
 def summary(true: Sequence[float], predicted: Sequence[float]) -> str:
-    """One line on an episode's rewards; `predicted` is empty without a predictor."""
+    """Returns one line on an episode's rewards; `predicted` is empty without a predictor."""
     text = f"{len(true)} steps, true reward {sum(true):g}"
     if not predicted:
         return text
@@ -231,7 +231,7 @@ def play_in_window(scenes: Iterator[Scene], info: EnvInfo) -> None:
             if closed_before(window, due):
                 return
             window.show_frame(scene.picture, scene.caption)
-            # A slow machine plays slower; it does not hurry later to make up for it.
+            # A slow machine plays slower, and does not speed up later.
             due = max(due + 1 / info.fps, time.monotonic()) + PAUSE_SECONDS * scene.ends_episode
         closed_before(window, due)
     finally:
@@ -239,7 +239,7 @@ def play_in_window(scenes: Iterator[Scene], info: EnvInfo) -> None:
 
 
 def closed_before(window: EpisodeWindow, due: float) -> bool:
-    """Keeps the window alive until a time of the monotonic clock; True as soon as it is closed."""
+    """Keeps the window alive until a time of the monotonic clock; returns True as soon as the window is closed."""
     while "close" not in window.tick():
         left = due - time.monotonic()
         if left <= 0:

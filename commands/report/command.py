@@ -21,17 +21,17 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Writes one page about one run or several: whether the agent learned, and everything that tells why."""
+    """Writes one page about one or several runs: whether the agent learned, and everything that explains why."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")]
-    """Run folders. Runs that differ in their seed only are drawn as their mean and spread."""
+    """Run folders. Runs that differ only in their seed are drawn as their mean and spread."""
     output: Path | None = None
     """Folder for the page and its figures; by default RUN/report for one run, else report-DATE-TIME here. Only an
     earlier report is ever overwritten."""
 
 
 def report_command(arguments: list[str]) -> None:
-    """Writes a report about finished or unfinished runs, which it only reads.
+    """Writes a report about finished or unfinished runs, without changing their folders.
 
     Raises:
         UserError, OSError: a folder is no run, or the report cannot be written.
@@ -50,7 +50,7 @@ def report_command(arguments: list[str]) -> None:
 
 
 def check_output(folder: Path) -> set[str]:
-    """The names of an earlier report's files in the folder, which may be overwritten; empty for a new folder.
+    """Returns the names of an earlier report's files in the folder, which may be overwritten; none for a new folder.
 
     Raises:
         UserError: the folder holds something else, or cannot be made or written to.
@@ -73,7 +73,7 @@ def check_output(folder: Path) -> set[str]:
 
 
 def write(folder: Path, page: str, files: dict[str, bytes], old_files: set[str]) -> None:
-    """Writes the page and then the figures, in place of an earlier report's: a folder is known by its page.
+    """Writes the page, which marks the folder as a report, and then the figures, replacing an earlier report's.
 
     Raises:
         UserError: a figure's name is taken by a file that is not of the earlier report.

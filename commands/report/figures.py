@@ -1,4 +1,4 @@
-"""The report's figures: each function draws one and gives it back as a PNG."""
+"""The report's figures: each function draws one and returns it as a PNG."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ GREY = "0.45"
 DOTS = ((0, (1, 1.5)), (0, (1, 3)), (0, (4, 2, 1, 2)), (0, (6, 3)))  # line styles of references
 POLICIES = {"sampled": ("-", "o"), "deterministic": ("--", "s")}  # line and marker of evaluations
 DPI = 160
-WIDTH, HEIGHT = 5.6, 3.6  # inches: two beside each other on a desk, one on a phone, and the words legible on both
+WIDTH, HEIGHT = 5.6, 3.6  # inches: a screen shows two side by side, a phone one, and the text is legible on both
 LEGEND_LINE = 0.18  # inches
 # PNGs of few colours are a third as large.
 PALETTE = 128
-CLIP_HEIGHT = 105  # pixels: a clip in the gallery is no higher; half of an Atari screen
-CLIP_STRIDE = 2  # of the frames of a clip, one in two is kept
+CLIP_HEIGHT = 105  # pixels: the greatest height of a clip in the gallery, half of an Atari screen
+CLIP_STRIDE = 2  # every second frame of a clip is kept
 CLIP_COLOURS = 32
 MERGED = 0.03  # references closer than this share of the axis are one line
-CROWD = 3  # experiments; of more than these one curve each is drawn
-SHOWN_BEYOND = 0.3  # references as far beyond the curves as this share of their axis are still drawn
+CROWD = 3  # with more experiments than this, each gets only one curve
+SHOWN_BEYOND = 0.3  # references up to this share of the axis beyond the curves are still drawn
 
 
 def reward(experiments: Sequence[Experiment], x: str, references: Sequence[Reference]) -> bytes:
-    """True episode reward of experiments in one environment, against `steps` or `labels`."""
+    """Draws the true episode reward of experiments in one environment, against `steps` or `labels`."""
     figure, axes = _axes()
     for experiment, colour in zip(experiments, _colours(len(experiments)), strict=True):
-        plain = experiment.name.replace("$", r"\$")  # which would begin a formula
+        plain = experiment.name.replace("$", r"\$")  # a bare $ would begin a formula
         name = f"{plain}: " if len(experiments) > 1 else ""
         _draw_experiment(axes, experiment, x, colour, name, few=len(experiments) > CROWD)
     axes.set(xlabel="agent steps" if x == "steps" else "labels", ylabel="true reward of an episode")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _draw_references(axes, references, x)
     handles, texts = axes.get_legend_handles_labels()
-    entries = dict(zip(texts, handles, strict=True))  # what several experiments share stands there once
+    entries = dict(zip(texts, handles, strict=True))  # entries that experiments share appear once
     figure.set_figheight(HEIGHT - 0.4 + LEGEND_LINE * len(entries))
     figure.legend(entries.values(), entries.keys(), loc="outside lower left", fontsize=8, frameon=False)
     return _png(figure)
 
 
 def _draw_experiment(axes: Axes, experiment: Experiment, x: str, colour: Any, name: str, *, few: bool) -> None:
-    """Evaluations in front of training averages; several seeds as their mean between the lowest and the highest.
+    """Draws evaluations in front of training averages, and several seeds as their mean, lowest and highest.
 
     With `few`, one curve alone: what the verdict goes by.
     """
@@ -63,7 +63,7 @@ def _draw_experiment(axes: Axes, experiment: Experiment, x: str, colour: Any, na
     policies = [policy for policy in POLICIES if any(len(run.evaluation_curve(policy, x)[0]) for run in runs)]
     if few:
         policies = policies[:1]
-    # Where there are evaluations, the training averages are not the main thing.
+    # Training averages are faint if there are evaluations, which matter more.
     if not (few and policies):
         training, alpha = f"{name}training, last 100 episodes", 0.4 if policies else 1
         _draw_curves(axes, [run.curve(x) for run in runs], training, colour, alpha=alpha, band=not policies)
@@ -100,7 +100,7 @@ def _draw_curves(
     common = over_seeds(curves)
     if common is None:
         for i, (x, y) in enumerate(curves):
-            # A single point is no line.
+            # A single point needs a marker, because it has no line.
             axes.plot(x, y, marker=marker or ("" if len(x) > 1 else "."), label="" if i else name, **style)
         return
     grid, values = common
@@ -114,13 +114,13 @@ def _draw_curves(
 
 
 def _how_many(values: np.ma.MaskedArray) -> str:
-    """Seeds (seeds, G) that the mean is of: some may not have come as far as others."""
+    """Returns how many seeds each mean covers, since some runs may be ahead of others, from values (seeds, G)."""
     least, most = (end(values.count(0)) for end in (min, max))
     return f"{most}" if least == most else f"{least} to {most}"
 
 
 def _draw_references(axes: Axes, references: Sequence[Reference], x: str) -> None:
-    """Dotted lines at what others ended with, and points where their steps or labels are on the axis.
+    """Draws dotted lines at others' final rewards, and points if their steps or labels are on the axis.
 
     Those far beyond the curves are left out, but for the target; neighbours stand together as one line.
     """
@@ -160,7 +160,7 @@ def _draw_references(axes: Axes, references: Sequence[Reference], x: str) -> Non
 
 
 def _neighbours(references: Sequence[Reference], distance: float) -> list[list[Reference]]:
-    """References in groups, by rising reward: each is at most `distance` above another one of its group."""
+    """Returns references in groups, by rising reward: neighbours in a group are at most `distance` apart."""
     groups: list[list[Reference]] = []
     for reference in sorted(references, key=lambda r: r.reward):
         if groups and reference.reward - groups[-1][-1].reward <= distance:
@@ -171,20 +171,20 @@ def _neighbours(references: Sequence[Reference], distance: float) -> list[list[R
 
 
 def _place(reference: Reference, x: str) -> float:
-    """Where a reference is on the axis; NaN if that is not known, or if it used no labels."""
+    """Returns a reference's place on the axis; NaN if that is unknown, or if it used no labels."""
     place = reference.steps if x == "steps" else reference.labels or None
     return math.nan if place is None else place
 
 
 def accuracy(curves: dict[str, Curve]) -> bytes:
-    """Share of answers that the predictor agrees with, against its training batches."""
+    """Draws the share of answers that the predictor agrees with, against its training batches."""
     return _training_and_validation(
         curves, "accuracy", "answers predicted right", {"guessing": (0.5, (0, (1, 1.5)))}, percent=True
     )
 
 
 def loss(curves: dict[str, Curve], *, of_returns: bool = False) -> bytes:
-    """Cross-entropy of the predictor, or the squared error of its returns, against its training batches."""
+    """Draws the predictor's cross-entropy, or the squared error of its returns, against its training batches."""
     if of_returns:
         return _training_and_validation(curves, "loss", "squared error of a clip's return", {})
     return _training_and_validation(curves, "loss", "cross-entropy (nats)", {"guessing": (np.log(2), (0, (1, 1.5)))})
@@ -218,7 +218,7 @@ def _training_and_validation(
 
 
 def calibration(bins: Sequence[Bin]) -> bytes:
-    """What the predictor says against what was answered, with the number of labels at each point."""
+    """Draws predicted probabilities against shares of answers, with the number of labels at each point."""
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     predicted, observed = [b.predicted for b in bins], [b.observed for b in bins]
@@ -240,7 +240,7 @@ def calibration(bins: Sequence[Bin]) -> bytes:
 
 
 def correlation(scored: Scored) -> bytes:
-    """Predicted against true return of stored segments."""
+    """Draws predicted against true returns of stored segments."""
     figure, axes = _axes(height=4.2)
     axes.scatter(scored.true, scored.predicted, s=12, color=BLUE, alpha=0.35, linewidths=0)
     axes.set(xlabel="true return of the segment (sum of rewards)", ylabel="predicted return (sum of rewards)")
@@ -248,7 +248,7 @@ def correlation(scored: Scored) -> bytes:
 
 
 def episode(played: EpisodePlayed) -> bytes:
-    """Predicted reward along an episode with marks where true reward came, and where the filmstrip is from."""
+    """Draws predicted reward along an episode, with marks at true rewards and at the filmstrip's frames."""
     figure, axes = _axes(width=2 * WIDTH, height=1.8 if played.predicted is None else 3.4)
     steps = np.arange(1, len(played.true) + 1)
     if played.predicted is not None:
@@ -282,7 +282,7 @@ def episode(played: EpisodePlayed) -> bytes:
 
 
 def answer_times(seconds: np.ndarray) -> bytes:
-    """How long people took to answer; the slowest twentieth is one bar at the right end."""
+    """Draws how long people took to answer; the slowest twentieth is one bar at the right end."""
     figure, axes = _axes()
     limit = max(float(np.quantile(seconds, 0.95)), 1e-3)
     axes.hist(np.minimum(seconds, limit), bins=min(30, max(5, len(seconds) // 4)), range=(0, limit), color=SKY)
@@ -294,7 +294,7 @@ def answer_times(seconds: np.ndarray) -> bytes:
 
 
 def speed(curve: Curve) -> bytes:
-    """Agent steps per second of the whole run, against agent steps."""
+    """Draws agent steps per second of the whole run, against agent steps."""
     figure, axes = _axes()
     axes.plot(*curve, color=BLUE, marker="." if len(curve[0]) < 20 else "")
     axes.set(xlabel="agent steps", ylabel="agent steps per second", ylim=(0, None))
@@ -304,7 +304,7 @@ def speed(curve: Curve) -> bytes:
 
 
 def speed_of_parts(medians: dict[str, float]) -> bytes:
-    """Agent steps per second that each part alone would allow, the slowest first, and the run as a whole."""
+    """Draws the speed that each part alone would allow, the slowest first, and that of the whole run."""
     figure, axes = _axes()
     names = sorted(medians, key=lambda name: medians[name])
     colours = [VERMILION if name == "whole run" else SKY for name in names]
@@ -318,7 +318,7 @@ def speed_of_parts(medians: dict[str, float]) -> bytes:
 
 
 def clip_gif(clip: Clip) -> bytes:
-    """A stored clip as a small animation at real speed."""
+    """Returns a stored clip as a small animation at real speed."""
     frames = clip.frames[::CLIP_STRIDE]
     height, width = frames.shape[1:3]
     size = (round(width * min(1, CLIP_HEIGHT / height)), min(height, CLIP_HEIGHT))
@@ -333,7 +333,7 @@ def clip_gif(clip: Clip) -> bytes:
 
 
 def frame_png(frame: np.ndarray) -> bytes:
-    """One frame (H, W, 3) uint8."""
+    """Returns one frame (H, W, 3) uint8 as a PNG."""
     file = io.BytesIO()
     Image.fromarray(frame).save(file, "PNG", optimize=True)
     return file.getvalue()
@@ -353,7 +353,7 @@ def _tidy(axes: Axes) -> None:
 
 
 def _colours(n: int) -> list[Any]:
-    """One for each of N experiments, all different."""
+    """Returns a different colour for each of N experiments."""
     return list(COLOURS[:n]) if n <= len(COLOURS) else list(matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, n)))
 
 

@@ -1,4 +1,4 @@
-"""HTML of the report: its looks and its building blocks. A page loads nothing: pictures are data URIs."""
+"""HTML of the report: its style and its building blocks. A page loads nothing, because pictures are data URIs."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Report:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def chart(self, name: str, png: bytes, alt: str) -> str:
-        """A figure for the page, which is kept as `name`.png too."""
+        """Returns a figure for the page, and keeps it as `name`.png too."""
         self.files[f"{name}.png"] = png
         return f'<img class="chart" src="{uri("png", png)}" alt="{escape(alt)}">'
 
     def section(self, name: str, title: str, level: int, make: Callable[..., str], *arguments: object) -> None:
-        """A part of the page, `make(*arguments)`; where it cannot be made, the reason stands in its place."""
+        """Adds a part of the page, `make(*arguments)`, or the reason if it cannot be made."""
         try:
             body = make(*arguments)
         except (Missing, *USER_ERRORS) as error:
@@ -66,7 +66,7 @@ class Report:
         self.parts.append(f'<section id="{name}"><h{level}>{escape(title)}</h{level}>\n{body}</section>')
 
     def page(self, title: str) -> str:
-        """The whole page, with the names of the figures' files in its head."""
+        """Returns the whole page, with the names of the figures' files in its head."""
         made = f"Made {datetime.now():%Y-%m-%d %H:%M} by {GENERATOR}, commit {short_revision(git_revision())}."
         return f"""<!doctype html>
 <html lang="en">
@@ -88,17 +88,17 @@ class Report:
 
 
 def missing(sentence: str) -> str:
-    """Why something is not there."""
+    """Returns the reason why something is missing, as a paragraph."""
     return f'<p class="missing">{escape(sentence)}</p>'
 
 
 def note(sentences: str) -> str:
-    """Small print."""
+    """Returns small print."""
     return f'<p class="dim">{escape(sentences)}</p>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = (), code: int = -1) -> str:
-    """A table of plain text; the columns in `numbers` stand to the right, and that of `code` is code."""
+    """Returns a table of plain text; columns in `numbers` are aligned to the right, and column `code` is code."""
 
     def cell(tag: str, i: int, text: str) -> str:
         inner = f"<code>{escape(text)}</code>" if i == code and tag == "td" else escape(text)
@@ -110,27 +110,27 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[
 
 
 def pair(*items: str) -> str:
-    """Things beside each other, or below each other where there is no room."""
+    """Returns things side by side, or one below the other on a narrow screen."""
     return f'<div class="pair">{"".join(f"<div>{item}</div>" for item in items)}</div>'
 
 
 def frame(kind: str, data: bytes, *lines: str) -> str:
-    """A picture with the lines of its caption; `kind` is png or gif."""
+    """Returns a picture with the lines of its caption; `kind` is png or gif."""
     caption = "<br>".join(map(escape, lines))
     picture = f'<img src="{uri(kind, data)}" alt="{escape(", ".join(lines))}">'
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
 def uri(kind: str, data: bytes) -> str:
-    """A picture as part of the page."""
+    """Returns a picture as part of the page."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def plain(value: float) -> str:
-    """A count, or nothing where there is none."""
+    """Returns a count as text; empty for NaN."""
     return "" if math.isnan(value) else f"{value:,.0f}"
 
 
 def slug(text: str) -> str:
-    """A text as part of a file name or an id."""
+    """Returns a text as part of a file name or an id."""
     return "".join(c if c.isalnum() else "-" for c in text).strip("-").lower()

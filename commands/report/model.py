@@ -1,4 +1,4 @@
-"""What a run's networks and labels say: predictions on stored segments, one episode at play, the time of answers."""
+"""Measurements on a run's networks and labels: predictions on stored segments, an episode, times of answers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from envs import EnvError, env_info, make_vec_env
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig, RewardPredictor
 
-MAX_LABELS = 500  # validation labels that are predicted, the newest
+MAX_LABELS = 500  # newest validation labels that are predicted
 MAX_SEGMENTS = 1000  # segments that are predicted, evenly spread over the store: seconds of work, not minutes
 SEGMENTS_PER_BATCH = 16
 GALLERY = 6  # clips
-CALIBRATION_EDGES = np.linspace(0.05, 0.95, 10)  # the paper's error rate of 10 % leaves no prediction outside
-EPISODE_SEED = 1_000  # of the episode that is played: not one that training began with
+CALIBRATION_EDGES = np.linspace(0.05, 0.95, 10)  # all predictions are inside, given the paper's error rate of 10 %
+EPISODE_SEED = 1_000  # of the episode that is played; training does not begin with it
 MAX_EPISODE_STEPS = 3000
 FILMSTRIP = 6  # frames
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Labels whose predicted probabilities are alike."""
+    """Labels with similar predicted probabilities."""
 
     count: int
     predicted: float  # mean probability that A is better
@@ -42,7 +42,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Scored:
-    """Stored segments with what the predictor thinks of them; returns are sums over the segment."""
+    """Stored segments with their predicted and true returns, which are sums over the segment."""
 
     ids: list[str]
     predicted: np.ndarray  # (S,)
@@ -69,15 +69,15 @@ class EpisodePlayed:
     predicted: np.ndarray | None  # (T,); None without a reward predictor
     frames: list[tuple[int, np.ndarray]]  # step, counted from 1, and (H, W, 3) uint8, evenly spread over the episode
     checkpoint_step: int  # agent steps of training
-    cut: bool  # whether it went on after the last step here
+    cut: bool  # whether the episode continued after the last step here
     no_frames: str  # why there are no frames
 
 
 def calibration(probabilities: np.ndarray, observed: np.ndarray, edges: np.ndarray) -> list[Bin]:
-    """Labels (N,) sorted into bins by predicted probability (N,); empty bins are left out.
+    """Sorts labels (N,) into bins by predicted probability (N,), and leaves out empty bins.
 
     Args:
-        edges: (K + 1,) limits of the bins; a value on an edge belongs to the bin above it, but for the last edge.
+        edges: (K + 1,) limits of the bins; a value on an edge belongs to the bin above it, except on the last edge.
     """
     where = np.clip(np.searchsorted(edges, probabilities, side="right") - 1, 0, len(edges) - 2)
     bins = []
@@ -89,32 +89,32 @@ def calibration(probabilities: np.ndarray, observed: np.ndarray, edges: np.ndarr
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Mean distance between predicted and observed shares, weighted by the labels in each bin."""
+    """Returns the mean distance between predicted and observed shares, weighted by the labels in each bin."""
     total = sum(b.count for b in bins)
     return sum(b.count * abs(b.predicted - b.observed) for b in bins) / total
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Correlation of (N,) and (N,); NaN if one of them never changes."""
+    """Returns the correlation of (N,) and (N,); NaN if one of them never changes."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
     return float(np.corrcoef(x, y)[0, 1])
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Correlation of the ranks of (N,) and (N,), ties sharing their mean rank; NaN if one never changes."""
+    """Returns the correlation of the ranks of (N,) and (N,); ties share their mean rank; NaN if one never changes."""
     return pearson(ranks(x), ranks(y))
 
 
 def ranks(x: np.ndarray) -> np.ndarray:
-    """(N,) ranks from 1; equal values share the mean of their ranks."""
+    """Returns (N,) ranks from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]
 
 
 def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """The newest validation labels as the predictor sees them.
+    """Predicts the newest validation labels.
 
     Returns:
         (N,) predicted probabilities that A is better, as the loss has them, averaged over the members; (N,) answers.
@@ -140,18 +140,18 @@ def label_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fits_returns(run: Run) -> bool:
-    """Whether the predictor was fitted to true returns, and not to answers."""
+    """Returns whether the predictor was fitted to true returns instead of answers."""
     return bool(run.config["predictor"].get("reward_target") == "true_return")
 
 
 def error_rate(run: Run) -> float:
-    """The chance that the predictor's loss gives an answer to be random."""
+    """Returns the probability of a random answer that the predictor's loss assumes."""
     return float(run.config["predictor"].get("label_error_rate", PredictorConfig.label_error_rate))
 
 
 @functools.lru_cache(maxsize=1)
 def scored_segments(run: Run) -> Scored:
-    """Predicted and true returns of stored segments.
+    """Returns predicted and true returns of stored segments.
 
     Raises:
         Missing, PrefDBError, CheckpointError: it cannot be done.
@@ -179,13 +179,13 @@ def scored_segments(run: Run) -> Scored:
 
 
 def raw_returns(predictor: RewardPredictor, segments: Iterator[Segment]) -> Iterator[np.ndarray]:
-    """(members,) raw rewards summed over each segment, in batches of a few segments."""
+    """Yields (members,) raw rewards summed over each segment, computed in batches of a few segments."""
     while batch := list(itertools.islice(segments, SEGMENTS_PER_BATCH)):
         yield from predictor.segment_returns(batch)
 
 
 def gallery(run: Run, scored: Scored) -> tuple[list[Clip], list[Clip]]:
-    """The clips that the predictor likes most and those that it likes least, the extreme ones first.
+    """Returns the clips with the highest and those with the lowest predicted returns, extreme ones first.
 
     Raises:
         Missing: the segments hold no pictures.
@@ -207,12 +207,12 @@ def gallery(run: Run, scored: Scored) -> tuple[list[Clip], list[Clip]]:
         half = min(GALLERY, len(order) // 2)
         try:
             return clips(order[::-1][:half]), clips(order[:half])
-        except EnvError as error:  # a body must be drawn first
+        except EnvError as error:  # a body cannot be drawn here
             raise Missing(str(error)) from error
 
 
 def played_episode(run: Run) -> EpisodePlayed:
-    """Plays one episode with the newest policy, actions drawn at random as in training.
+    """Plays one episode with the newest policy, with random actions as in training.
 
     Raises:
         Missing, CheckpointError, EnvError: it cannot be done.
@@ -226,7 +226,7 @@ def played_episode(run: Run) -> EpisodePlayed:
     no_frames = ""
     try:
         env = make_vec_env(run.env_id, 1, EPISODE_SEED, n_watched=1)
-    except EnvError as error:  # it may not be able to draw itself
+    except EnvError as error:  # the environment cannot be drawn here
         no_frames = str(error)
         env = make_vec_env(run.env_id, 1, EPISODE_SEED)
     true: list[float] = []
@@ -238,7 +238,7 @@ def played_episode(run: Run) -> EpisodePlayed:
             true.append(step.true)
             if step.predicted is not None:
                 predicted.append(step.predicted)
-            # How long it lasts is not known, so pictures are kept at a distance that doubles as it goes on.
+            # The episode's length is unknown, so the distance between kept pictures doubles as it grows.
             if step.picture is not None and (len(true) - 1) % every == 0:
                 pictures[len(true)] = step.picture
                 if len(pictures) > 20 * FILMSTRIP:
@@ -260,7 +260,7 @@ def played_episode(run: Run) -> EpisodePlayed:
 
 
 def answer_seconds(run: Run) -> np.ndarray:
-    """(N,) seconds from seeing a pair to answering it, of the answers that people gave.
+    """Returns (N,) seconds that people took from seeing a pair to answering it.
 
     Raises:
         Missing, PrefDBError: there are none.
@@ -278,7 +278,7 @@ def answer_seconds(run: Run) -> np.ndarray:
 
 @contextlib.contextmanager
 def store(run: Run) -> Iterator[PrefDB]:
-    """The run's labels, to read.
+    """Opens the run's store for reading.
 
     Raises:
         Missing, PrefDBError: there are none, or they cannot be read.
@@ -292,7 +292,7 @@ def store(run: Run) -> Iterator[PrefDB]:
 
 
 def predictor_of(run: Run) -> RewardPredictor:
-    """The newest reward predictor of a run.
+    """Returns the newest reward predictor of a run.
 
     Raises:
         Missing, CheckpointError, EnvError: there is none, or it cannot be used.
@@ -304,7 +304,7 @@ def predictor_of(run: Run) -> RewardPredictor:
 
 
 def scalars(folder: Path) -> dict[str, Curve]:
-    """The TensorBoard curves in a folder, by name; empty without a folder."""
+    """Returns the TensorBoard curves in a folder, by name; none without a folder."""
     if not folder.is_dir():
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import

@@ -1,4 +1,4 @@
-"""The report's page: the verdict, the rewards beside what others reached, and one run of each experiment closely."""
+"""The report's page: the verdict, rewards compared with others', and one run of each experiment in detail."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from commands.report.markup import Report, missing, note, plain, slug, table
 from commands.report.runs import NAMED, Experiment, Run, Verdict
 from commands.run_folder import short_revision
 
-DETAILED = 3  # experiments of which one run is shown closely: more would make the page too large
+DETAILED = 3  # experiments with one run shown in detail; more would make the page too large
 COLOURS: dict[Verdict, str] = {"learned": "good", "learned a little": "some", "did not learn": "bad", "unknown": ""}
 
 
 def build(experiments: Sequence[Experiment]) -> tuple[str, dict[str, bytes]]:
-    """The page about these experiments, and its figures by file name."""
+    """Returns the page about these experiments, and its figures by file name."""
     report = Report()
     runs = [run for experiment in experiments for run in experiment.runs]
     report.parts.append(_header(experiments))
@@ -33,13 +33,13 @@ def build(experiments: Sequence[Experiment]) -> tuple[str, dict[str, bytes]]:
         _closely(report, experiment, "" if len(experiments) == 1 else f"-{i}", alone=len(runs) == 1)
     shown = {experiment.middle.path for experiment in experiments[:DETAILED]}
     if rest := [run for run in runs if run.path not in shown]:
-        report.section("others", "The other runs, closely", 2, _commands, rest)
+        report.section("others", "The other runs in detail", 2, _commands, rest)
     title = f"{runs[0].name}, {runs[0].env_id}" if len(runs) == 1 else f"{len(runs)} runs"
     return report.page(title), report.files
 
 
 def _header(experiments: Sequence[Experiment]) -> str:
-    """The verdict."""
+    """Returns the verdict, at the top of the page."""
     runs = [run for experiment in experiments for run in experiment.runs]
     if len(runs) == 1:
         run = runs[0]
@@ -61,7 +61,7 @@ def _error(run: Run, name: str = "It") -> str:
 
 
 def _verdict(run: Run) -> str:
-    """The verdict as a coloured word, and beside it whether the run is at its end."""
+    """Returns the verdict as a coloured word, followed by the status of an unfinished run."""
     status = "" if run.status == "finished" else f' <span class="verdict">{run.status}</span>'
     if not run.trains_policy:
         return status or f'<span class="verdict">{run.status}</span>'
@@ -70,7 +70,7 @@ def _verdict(run: Run) -> str:
 
 
 def _verdict_of(experiment: Experiment) -> str:
-    """The verdicts on an experiment's runs as coloured words, with how many there are of each."""
+    """Returns the verdicts on an experiment's runs as coloured words, with the number of runs of each."""
     runs = experiment.runs
     if len(runs) == 1 or not runs[0].trains_policy:
         return _verdict(runs[0])
@@ -87,7 +87,7 @@ def _told(verdict: Verdict) -> str:
 
 
 def _tiles(run: Run) -> str:
-    """The numbers that matter most; those that are not known are left out."""
+    """Returns the most important numbers that are known."""
     tiles: list[tuple[str, str]] = []
     for policy in ("sampled", "deterministic"):
         rows = [row for row in run.evaluations if row.policy == policy]
@@ -113,7 +113,7 @@ def _tiles(run: Run) -> str:
 
 
 def _runs_table(experiments: Sequence[Experiment]) -> str:
-    """Every run in a line and, below, the settings in which the experiments differ."""
+    """Returns a table of all runs and, below, the settings in which the experiments differ."""
     head = (
         "experiment",
         "run",
@@ -148,7 +148,7 @@ def _runs_table(experiments: Sequence[Experiment]) -> str:
 
 
 def _closely(report: Report, experiment: Experiment, suffix: str, *, alone: bool) -> None:
-    """Every section about the middle run of an experiment."""
+    """Adds all sections about the middle run of an experiment."""
     run = experiment.middle
     if not alone:
         which = f", the middle one of {len(experiment.runs)} by its reward" if len(experiment.runs) > 1 else ""

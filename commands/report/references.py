@@ -1,4 +1,4 @@
-"""What others reached, to compare runs with: each figure with where it comes from."""
+"""Others' results, to compare runs with: each figure with its source."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ LONGER_EPISODES = "its episodes are longer than the 50 steps here"
 
 @dataclass(frozen=True)
 class Reference:
-    """One figure of somebody else's.
+    """One published result.
 
-    The paper counts timesteps; that these are agent steps is our reading, since learning Pong in 8 million of them
-    fits agent steps and not frames.
+    The paper counts timesteps. We read them as agent steps, because learning Pong in 8 million fits agent steps and not
+    frames.
     """
 
     who: str  # short, for the legend
     reward: float  # true episode reward
     source: str
     steps: float | None = None  # agent steps after which it was reached
-    labels: float | None = None  # and the labels used by then; 0: learned from the true reward
-    is_target: bool = False  # what the verdict on a run compares it with; one for an environment at most
-    on_the_way: bool = False  # not where it ended
-    not_comparable: str = ""  # why it is listed only, and not drawn
+    labels: float | None = None  # labels used until then; 0: learned from the true reward
+    is_target: bool = False  # whether verdicts compare runs with it; at most one for an environment
+    on_the_way: bool = False  # whether training continued after it
+    not_comparable: str = ""  # the reason why it is listed and not drawn
 
 
 def _paper(who: str, reward: float, labels: float, source: str, *, is_target: bool = False) -> Reference:
@@ -46,7 +46,7 @@ def _crossing(who: str, reward: float, steps: float, labels: float | None = None
 
 
 def _bodies(true: float, labels_700: float, labels_1400: float) -> tuple[Reference, ...]:
-    """The paper's on a MuJoCo task, learned with TRPO."""
+    """Returns the paper's results on a MuJoCo task, learned with TRPO."""
     return (
         Reference("paper, TRPO on the true reward", true, FIGURE_2_MEAN, 20e6, 0, is_target=True),
         Reference("paper, 700 synthetic labels", labels_700, FIGURE_2_MEAN, 20e6, 700),
@@ -55,7 +55,7 @@ def _bodies(true: float, labels_700: float, labels_1400: float) -> tuple[Referen
 
 
 def _gymnasiums(cleanrl: float | None, tianshou: float) -> tuple[Reference, ...]:
-    """PPO of others on Gymnasium's own MuJoCo task after a million agent steps; these are of its older versions."""
+    """Returns others' results of PPO on an older version of Gymnasium's MuJoCo task, after a million agent steps."""
     found = [Reference("Tianshou PPO", tianshou, "Tianshou, examples/mujoco/README.md", 1e6, 0)]
     if cleanrl is not None:
         found.append(Reference("CleanRL PPO", cleanrl, "CleanRL, ppo_continuous_action.md, version 4", 1e6, 0))
@@ -172,12 +172,12 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
 
 
 def references(env_id: str) -> tuple[Reference, ...]:
-    """What others reached in an environment; empty where we have no figures."""
+    """Returns others' results in an environment; none if we know none."""
     return REFERENCES.get(env_id, ())
 
 
 def target(env_id: str) -> Reference | None:
-    """What a run is judged by, if there is such a figure: ours, else the environment's own mark of success."""
+    """Returns the figure that verdicts compare runs with: ours, else the environment's own threshold, else None."""
     for reference in references(env_id):
         if reference.is_target:
             return reference

@@ -1,4 +1,4 @@
-"""What run folders say about themselves: their tables, their curves, and whether the agent learned."""
+"""Run folders as a report reads them: their tables, their curves, and whether the agent learned."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
 from pref_db import PrefDB
 
 GRID = 200  # points at which the curves of several seeds are compared
-RECENT_EPISODES = 100  # of which a training average is the mean (a2c/runner.py)
-NAMED = ("mode", "env_id")  # settings that an experiment's name tells in words
-SHORT = 24  # letters of other settings in an experiment's name, which has to fit in a legend
+RECENT_EPISODES = 100  # a training average covers so many (a2c/runner.py)
+NAMED = ("mode", "env_id")  # settings that an experiment's name has in words
+SHORT = 24  # most letters of other settings in an experiment's name, which has to fit in a legend
 
 Curve = tuple[np.ndarray, np.ndarray]  # (N,) strictly increasing, (N,)
 Verdict = Literal["learned", "learned a little", "did not learn", "unknown"]
@@ -35,12 +35,12 @@ Status = Literal["running", "finished", "stopped"]
 
 
 class Missing(Exception):
-    """Why something cannot be shown, in one sentence."""
+    """Something cannot be shown; the message is the reason, in one sentence."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One row of evaluations.csv: episodes played aside from training, with true, unclipped rewards."""
+    """One row of evaluations.csv: episodes outside training, with true, unclipped rewards."""
 
     steps: float
     labels: float
@@ -50,24 +50,24 @@ class Evaluation:
     std: float
     lowest: float
     highest: float
-    capped: bool  # whether an episode was ended before its time
+    capped: bool  # whether an episode was cut short
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: the newest mean reward of an episode beside the first one."""
+    """The result of a run: the newest mean reward of an episode, and the first one."""
 
     verdict: Verdict
     before: float
     after: float
-    evaluation: Evaluation | None  # where `after` is from; None: training episodes
+    evaluation: Evaluation | None  # the source of `after`; None: training episodes
     episodes: int
     target: Reference | None
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder as it is now; the run may still be going on."""
+    """A run folder as it is now; the run may still continue."""
 
     path: Path
     record: dict[str, Any]  # config.json
@@ -81,7 +81,7 @@ class Run:
         """Reads a run folder.
 
         Raises:
-            UserError: it is none, or its config.json is damaged.
+            UserError: the folder is no run folder, or its config.json is damaged.
         """
         config = read_config(path)
         wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
@@ -122,32 +122,32 @@ class Run:
 
     @property
     def max_steps(self) -> float:
-        """Agent steps that the run was started for."""
+        """Returns the agent steps that the run was started for."""
         return _max_steps(self.config)
 
     def column(self, name: str) -> np.ndarray:
-        """(N,) a column of progress.csv; NaN where a row holds no number."""
+        """Returns a column (N,) of progress.csv; NaN if a row holds no number."""
         return np.array([as_number(row.get(name, "")) for row in self.progress])
 
     def last(self, name: str) -> float:
-        """The newest number in a column of progress.csv; NaN if there is none."""
+        """Returns the newest number in a column of progress.csv; NaN if there is none."""
         numbers = self.column(name)
         numbers = numbers[np.isfinite(numbers)]
         return float(numbers[-1]) if len(numbers) else math.nan
 
     def curve(self, x: str) -> Curve:
-        """Mean true reward of the last 100 training episodes, against `steps` or `labels`."""
+        """Returns the mean true reward of the last 100 training episodes, against `steps` or `labels`."""
         return newest_values(self.column(x), self.column("episode_return"))
 
     def evaluation_curve(self, policy: str, x: str) -> Curve:
-        """Mean true reward of the evaluations of a policy, against `steps` or `labels`."""
+        """Returns the mean true reward of a policy's evaluations, against `steps` or `labels`."""
         rows = [row for row in self.evaluations if row.policy == policy]
         xs = np.array([getattr(row, x) for row in rows], float)
         return newest_values(xs, np.array([row.mean for row in rows], float))
 
     @cached_property
     def labels(self) -> int:
-        """Labels in the store, which is ahead of progress.csv; without a store, those that progress.csv tells."""
+        """Returns the number of labels in the store; without a store, in progress.csv, which is behind it."""
         try:
             db = PrefDB.open(self.path / "prefs.db", read_only=True)
         except PrefDBError:
@@ -160,7 +160,7 @@ class Run:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """The verdict, from evaluations where there are some, else from training episodes."""
+        """Returns the result, from evaluations if there are any, else from training episodes."""
         _, returns = self.curve("steps")
         before = float(returns[0]) if len(returns) else math.nan
         reference = target(self.env_id)
@@ -181,9 +181,9 @@ class Run:
         return Outcome(verdict, before, after, evaluation, episodes, reference)
 
     def _newest_evaluation(self) -> Evaluation | None:
-        """The newest one of sampled actions, as in training and in the paper; else of deterministic ones.
+        """Returns the newest evaluation with sampled actions, as in training and in the paper, else deterministic ones.
 
-        One from before the first step says nothing about what was learned.
+        An evaluation before the first step does not count.
         """
         later = [row for row in self.evaluations if row.steps > 0 and math.isfinite(row.mean)]
         for policy in ("sampled", "deterministic"):
@@ -193,7 +193,7 @@ class Run:
         return None
 
     def _episode_spread(self) -> float:
-        """Standard deviation of the newest training episodes' rewards; NaN if no checkpoint tells."""
+        """Returns the standard deviation of the newest training episodes' rewards; NaN without a checkpoint."""
         try:
             returns = checkpoint.read(checkpoint.find(self.path, "policy"))["finished_returns"]
         except (CheckpointError, KeyError):
@@ -202,7 +202,7 @@ class Run:
 
 
 def judge(before: float, after: float, error: float, spread: float, goal: float | None) -> Verdict:
-    """Whether an agent learned.
+    """Returns whether an agent learned.
 
     Args:
         before, after: mean rewards of episodes.
@@ -210,8 +210,8 @@ def judge(before: float, after: float, error: float, spread: float, goal: float 
         spread: standard deviation of one episode's reward; NaN if unknown.
         goal: the reward to compare with, if there is one.
 
-    A gain of at most two standard errors is none. A gain is little below half the way to the goal or, without a
-    goal, below the spread.
+    A gain of at most two standard errors counts as none. A larger gain counts as little if it is less than half the way
+    to the goal or, without a goal, less than the spread.
     """
     if math.isnan(before) or math.isnan(after):
         return "unknown"
@@ -221,13 +221,13 @@ def judge(before: float, after: float, error: float, spread: float, goal: float 
     if gain <= 2 * np.nan_to_num(error):
         return "did not learn"
     much = spread if goal is None else (goal - before) / 2
-    return "learned" if gain >= much else "learned a little"  # NaN: unknown what is much
+    return "learned" if gain >= much else "learned a little"  # NaN compares as False
 
 
 def newest_values(x: np.ndarray, y: np.ndarray) -> Curve:
-    """Points with strictly increasing x and known y.
+    """Returns points with strictly increasing x and known y.
 
-    Of points with the same x, or with an x that a resumed run came back behind, the newest count.
+    The newest point counts if several have the same x, or if a resumed run went back behind an x.
     """
     kept: list[int] = []
     lowest = math.inf
@@ -240,10 +240,10 @@ def newest_values(x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def over_seeds(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ma.MaskedArray] | None:
-    """Curves of several seeds on one grid, over the range that any of them covers.
+    """Interpolates curves of several seeds on one grid, over the range that any of them covers.
 
     Returns:
-        grid (G,) and values (seeds, G), masked where a seed has none; None for fewer than two curves of two points.
+        grid (G,) and values (seeds, G), masked if a seed has none; None for fewer than two curves of two points.
     """
     curves = [(x, y) for x, y in curves if len(x) > 1]
     if len(curves) < 2:
@@ -255,27 +255,27 @@ def over_seeds(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ma.MaskedArray] 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Runs of the same settings, but for the seed."""
+    """Runs of the same settings, with different seeds."""
 
     name: str  # short, for headings and legends
     runs: list[Run]
-    differing: dict[str, Any]  # settings in which the experiments of a report differ, with their values here
+    differing: dict[str, Any]  # this experiment's values of the settings in which the report's experiments differ
 
     @property
     def middle(self) -> Run:
-        """The run with the median reward at the end: the one to look at closely."""
+        """Returns the run with the median reward at the end, which the report shows in detail."""
         known = [run for run in self.runs if not math.isnan(run.outcome.after)] or self.runs
         return sorted(known, key=lambda run: run.outcome.after)[(len(known) - 1) // 2]
 
 
 def experiments(runs: Sequence[Run]) -> list[Experiment]:
-    """Groups runs that differ in their seed at most, in the order given."""
+    """Groups runs that differ at most in their seed, in the order given."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
     found_settings = [_settings(group[0]) for group in groups.values()]
     names = list(dict.fromkeys(name for values in found_settings for name in values))
-    # A setting that some experiments do not have, such as those of preferences, is no difference in itself.
+    # A setting that some experiments lack, such as those of preferences, is no difference in itself.
     differing = [name for name in names if len({str(values[name]) for values in found_settings if name in values}) > 1]
     folders = [_without_seed(group) for group in groups.values()]
     named = all(folders) and len(set(folders)) == len(folders)
@@ -288,19 +288,19 @@ def experiments(runs: Sequence[Run]) -> list[Experiment]:
 
 
 def _without_seed(runs: Sequence[Run]) -> str:
-    """What the folders of an experiment's runs are called but for their seeds; empty if that is not one name."""
+    """Returns the name that an experiment's run folders share apart from their seeds; empty if they share none."""
     names = {re.sub(r"[-_]?(seed)?[-_]?\d+$", "", run.name) for run in runs}
     return names.pop() if len(names) == 1 else ""
 
 
 def _letters() -> Iterator[str]:
-    """A to Z, then A1 to Z1, and so on."""
+    """Yields A to Z, then A1 to Z1, and so on."""
     for number in itertools.count():
         yield from (f"{letter}{number or ''}" for letter in string.ascii_uppercase)
 
 
 def _name(letter: str, run: Run, differing: dict[str, Any]) -> str:
-    """A letter and what was learned from; other differences too, if they are short."""
+    """Returns a letter and the kind of reward, with other differences if they are short."""
     words = ["preferences" if run.uses_preferences else "true reward"]
     if "env_id" in differing:
         words.insert(0, run.env_id.removesuffix("NoFrameskip-v4").removesuffix("NoFrameskip-v0"))
@@ -309,10 +309,10 @@ def _name(letter: str, run: Run, differing: dict[str, Any]) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings of an experiment, by flag; one that a run is too old to know has its default."""
+    """Returns the settings of an experiment, by flag; settings that an old run lacks have their defaults."""
     try:
         config = RunConfig.from_dict(run.config).as_dict()
-    except UserError:  # of a version whose settings were others
+    except UserError:  # another version, with other settings, wrote it
         config = run.config
     without_effect = ("seed",) if run.uses_preferences else ("seed", "prefs", "predictor")
     return settings({name: value for name, value in config.items() if name not in without_effect})
@@ -338,7 +338,7 @@ def _max_steps(config: dict[str, Any]) -> float:
 
 
 def _status(path: Path, progress: list[dict[str, str]], config: dict[str, Any]) -> tuple[Status, str]:
-    """Whether a run goes on, came to its end, or was stopped before, and with which error."""
+    """Returns whether a run is running, finished or stopped, and the error that stopped it."""
     if in_use(path):
         return "running", ""
     try:

@@ -1,4 +1,4 @@
-"""The report's sections: each a piece of HTML or, raised as `Missing`, the sentence that stands in its place."""
+"""The report's sections: each function returns HTML, or raises `Missing` with the sentence to show instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEED, UNIT = "speed/", "_steps_per_second"  # of the names of TensorBoard's cur
 
 
 def reward(report: Report, group: Sequence[Experiment], suffix: str) -> str:
-    """True reward of the experiments of one environment."""
+    """Shows the true reward of the experiments of one environment."""
     training = [experiment for experiment in group if experiment.runs[0].trains_policy]
     runs = [run for experiment in training for run in experiment.runs]
     if not training:
@@ -40,20 +40,20 @@ def reward(report: Report, group: Sequence[Experiment], suffix: str) -> str:
         charts.append(missing("No labels were used, so there is no curve against labels."))
     notes = []
     if any(len(experiment.runs) > 1 for experiment in training):
-        notes.append("Each mean is of the seeds that have come so far, whose number the legend has.")
+        notes.append("Each mean covers the seeds that have come so far; the legend has their number.")
     if any(run.evaluations for run in runs):
-        notes.append("Evaluations are episodes played aside from training, behind them the training episodes.")
+        notes.append("Evaluations are episodes outside training; the curves behind them are the training episodes.")
     else:
-        notes.append("No evaluation was made: these are the episodes of training, with actions drawn at random.")
+        notes.append("There was no evaluation: these are the episodes of training, with random actions.")
     if known:
-        notes.append("Grey lines: where others ended, mostly after more steps or labels than are drawn here.")
+        notes.append("Grey lines: others' final rewards, mostly after more steps or labels than are drawn here.")
     return pair(*charts) + note(" ".join(notes))
 
 
 def others(env_id: str) -> str:
-    """The figures of others, with their sources."""
+    """Lists others' results, with their sources."""
     if not (known := references(env_id)):
-        raise Missing(f"There are no figures of others for {env_id} here.")
+        raise Missing(f"We know no results of others for {env_id}.")
     rows = []
     for r in known:
         source = f"{r.source} (not drawn: {r.not_comparable})" if r.not_comparable else r.source
@@ -63,7 +63,7 @@ def others(env_id: str) -> str:
 
 
 def predictor(report: Report, run: Run, suffix: str) -> str:
-    """Accuracy and loss of the reward predictor as it trained."""
+    """Shows accuracy and loss of the reward predictor in training."""
     if not run.uses_preferences:
         raise Missing("This run learned from the true reward, so it has no reward predictor.")
     curves = model.scalars(run.path / "events" / "reward_predictor")
@@ -74,7 +74,9 @@ def predictor(report: Report, run: Run, suffix: str) -> str:
         report.chart(f"accuracy{suffix}", figures.accuracy(curves), "accuracy of the reward predictor"),
         report.chart(f"loss{suffix}", loss, "loss of the reward predictor"),
     )
-    text = "Validation labels are never trained on; the newest 100 of them are measured. Dotted: what guessing gives."
+    text = (
+        "Validation labels are never trained on; the newest 100 of them are measured. Dotted: the result of guessing."
+    )
     return pair(*charts) + note(text)
 
 
@@ -83,7 +85,7 @@ def _with_facts(chart: str, facts: Sequence[str]) -> str:
 
 
 def calibration(report: Report, run: Run, suffix: str) -> str:
-    """Predicted probabilities beside the shares of answers."""
+    """Compares predicted probabilities with the shares of answers."""
     probabilities, answers = model.label_probabilities(run)
     bins = model.calibration(probabilities, answers, model.CALIBRATION_EDGES)
     decisive = answers != 0.5
@@ -102,12 +104,12 @@ def calibration(report: Report, run: Run, suffix: str) -> str:
 
 
 def correlation(report: Report, run: Run, suffix: str) -> str:
-    """Predicted beside true returns of stored segments."""
+    """Compares predicted with true returns of stored segments."""
     scored = model.scored_segments(run)
     both = [measure(scored.predicted, scored.true) for measure in (model.pearson, model.spearman)]
     facts = [f"Correlation: Pearson {both[0]:+.2f}, Spearman (of ranks) {both[1]:+.2f}."]
     if math.isnan(both[0]):
-        facts = ["There is no correlation, since one of the two returns never changes."]
+        facts = ["There is no correlation, because one of the two returns never changes."]
     facts.append(f"{len(scored.ids):,} of {scored.n_stored:,} stored segments, evenly spread over the run.")
     facts.append("They include those that the predictor learned from.")
     facts.append("True rewards are as the teacher sees them: in games +1, 0 or -1 for each step.")
@@ -116,7 +118,7 @@ def correlation(report: Report, run: Run, suffix: str) -> str:
 
 
 def episode(report: Report, run: Run, suffix: str) -> str:
-    """Reward along an episode, with a filmstrip."""
+    """Shows the reward along an episode, with a filmstrip."""
     played = model.played_episode(run)
     chart = report.chart(f"episode{suffix}", figures.episode(played), "reward along an episode")
     facts = [f"{len(played.true):,} agent steps{', where it was cut' if played.cut else ''}"]
@@ -132,7 +134,7 @@ def episode(report: Report, run: Run, suffix: str) -> str:
 
 
 def gallery(report: Report, run: Run, suffix: str) -> str:
-    """The clips that the predictor likes most and least."""
+    """Shows the clips that the predictor rewards most and least."""
     scored = model.scored_segments(run)
     rows = []
     for title, clips in zip(("Most", "Least"), model.gallery(run, scored), strict=True):
@@ -147,7 +149,7 @@ def gallery(report: Report, run: Run, suffix: str) -> str:
 
 
 def timing(report: Report, run: Run, suffix: str) -> str:
-    """How long people took to answer."""
+    """Shows how long people took to answer."""
     seconds = model.answer_seconds(run)
     low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
     facts = [
@@ -159,7 +161,7 @@ def timing(report: Report, run: Run, suffix: str) -> str:
 
 
 def speed(report: Report, run: Run, suffix: str) -> str:
-    """Agent steps per second, of the run and of its parts."""
+    """Shows agent steps per second, of the run and of its parts."""
     if not run.trains_policy:
         raise Missing(NO_POLICY)
     curves = {k: v for k, v in model.scalars(run.path / "events" / "a2c").items() if k.startswith(SPEED)}
@@ -173,12 +175,12 @@ def speed(report: Report, run: Run, suffix: str) -> str:
         report.chart(f"speed{suffix}", figures.speed(whole), "speed by agent steps"),
         report.chart(f"speed-parts{suffix}", figures.speed_of_parts(medians), "speed of each part"),
     )
-    text = "The figure of a part is the speed of a run that does nothing else: the lowest one costs the most time."
+    text = "A part's speed is that of a run that does nothing else, so the slowest part costs the most time."
     return pair(*charts) + note(text)
 
 
 def settings(report: Report, run: Run, suffix: str) -> str:
-    """What was changed from the defaults, and what else a repetition needs."""
+    """Lists settings that differ from the defaults, and everything else that a repetition needs."""
     command = shlex.join(["python", "run.py", *map(str, run.record.get("command", ["?"])[1:])])
     machine, versions = run.record.get("machine", {}), run.record.get("versions", {})
     facts = {"command": command, "commit": run.record.get("git_revision"), "started": run.record.get("started")}

@@ -1,4 +1,4 @@
-"""What a report says in sentences: headlines, numbers and times."""
+"""The report's sentences: headlines, numbers and times."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ RULE = (
 
 
 def number(value: float) -> str:
-    """A reward: one digit after the point, thousands without."""
+    """Returns a reward with one decimal, or with none from 1,000 on."""
     if math.isnan(value):
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
 def count(value: float, noun: str) -> str:
-    """`1 label`, `3,300 labels`."""
+    """Returns a number with its noun: `1 label`, `3,300 labels`."""
     return f"{value:,.0f} {noun}{'' if round(value) == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the one or two units that matter."""
+    """Returns seconds in the one or two units that matter."""
     if math.isnan(seconds):
         return "an unknown time"
     if seconds < 100:
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 def headline(run: Run) -> str:
-    """What a run came to, in one or two sentences."""
+    """Returns the result of a run, in one or two sentences."""
     labels = count(run.labels, "label")
     if run.mode == "gather_initial_prefs":
         return f"{_progress(run)}{labels} gathered; this command trains nothing."
@@ -61,7 +61,7 @@ def headline(run: Run) -> str:
 
 
 def _progress(run: Run) -> str:
-    """How far a run is that has not come to its end."""
+    """Returns how far an unfinished run is; empty for a finished one."""
     if run.status == "finished":
         return ""
     steps = run.last("steps")
@@ -88,7 +88,7 @@ def _from(run: Run) -> str:
 
 
 def measured(outcome: Outcome) -> str:
-    """The newest mean reward, and of what it is the mean."""
+    """Returns the newest mean reward, and the episodes that it is the mean of."""
     if outcome.evaluation is not None:
         return f"evaluation {number(outcome.after)} ({count(outcome.episodes, 'episode')})"
     episodes = f"last {count(outcome.episodes, 'training episode')}, no evaluation"
@@ -96,12 +96,12 @@ def measured(outcome: Outcome) -> str:
 
 
 def reason(outcome: Outcome) -> str:
-    """Why the verdict is what it is, with the figure that the run is compared with."""
+    """Returns the reason for the verdict, with the figure that the run is compared with."""
     return f"{goal(outcome)} {RULE}"
 
 
 def goal(outcome: Outcome) -> str:
-    """The figure that a run is compared with."""
+    """Returns the figure that a run is compared with, in a sentence."""
     target = outcome.target
     if target is None:
         return "No goal is known for this environment."
@@ -109,7 +109,7 @@ def goal(outcome: Outcome) -> str:
 
 
 def headline_of(experiment: Experiment) -> str:
-    """What the runs of an experiment came to, in one sentence."""
+    """Returns the results of an experiment's runs, in one sentence."""
     runs = experiment.runs
     if len(runs) == 1:
         return headline(runs[0])

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """What the run's figures depend on."""
+    """Returns the facts about the machine that a run's speed depends on."""
     processor = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -26,5 +26,5 @@ def machine() -> dict[str, Any]:
 
 
 def n_cores() -> int:
-    """Processor cores that this process may use."""
+    """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

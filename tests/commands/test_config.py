@@ -516,7 +516,7 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
 def test_what_a_run_folder_holds_does_not_change_when_it_is_resumed(tmp_path: Path, flags: tuple[str, str]) -> None:
     path = make_run(tmp_path)
     before = read_config(path)
-    with pytest.raises(UserError, match=f"^{flags[0]} is .* for good .*; leave it out, or start a new run.$"):
+    with pytest.raises(UserError, match=f"^{flags[0]} stays .* in a resumed run; leave it out, or start a new run.$"):
         parse(["--resume", str(path), *flags])
     assert read_config(path) == before
 

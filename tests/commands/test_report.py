@@ -442,7 +442,7 @@ def test_several_runs_tell_their_verdicts_in_colour_and_which_stopped(seeds: tup
     assert "1 of 2 runs learned, 1 did not learn, 1 stopped before its end: true reward 9.5" in told
     assert "seed1 ended with an error: the a2c process was killed by SIGKILL" in told
     assert f"{DOT}: The goal here is 20.0 (original implementation, true reward)." in told
-    assert "Each mean is of the seeds that have come so far" in page.sections["reward"]
+    assert "Each mean covers the seeds that have come so far" in page.sections["reward"]
 
 
 def test_different_experiments_stand_apart(seeds: tuple[Path, Path], tmp_path: Path) -> None:
