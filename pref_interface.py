@@ -1,4 +1,4 @@
-"""The preference interface: which pairs of segments to ask about and when; labels go on to the trainer."""
+"""The preference interface: takes segments, asks about pairs of them, and rings for the trainer when labels come."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PrefsConfig:
     from 0 to 1: it is asked as synthetic teachers are, and the policy waits while a greater share is unanswered."""
 
     def labels_to_start(self) -> int:
-        """Labels with which the reward predictor is pretrained and the policy starts."""
+        """Returns the number of labels with which the reward predictor is pretrained and the policy starts."""
         if self.wait_for_labels == "initial":
             return self.n_initial_prefs
         few = min(FEW_LABELS, self.n_initial_prefs)
@@ -100,11 +100,11 @@ class PrefsConfig:
 
 
 def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeacher:
-    """The synthetic teacher that the flags describe, with draws of its own after each number of stored answers.
+    """Returns the synthetic teacher that the flags describe; its random stream depends on the number of stored answers.
 
     Raises UserError if it is a function that cannot be found.
     """
-    # The last number keeps it apart from the generator that draws the pairs, whose seed is `seed` alone.
+    # The last number gives it another stream than the generator that draws the pairs, whose seed is `seed` alone.
     rng = np.random.default_rng((seed, n_answers, TEACHERS_DRAWS))
     return synthetic_teacher(
         config.teacher,

@@ -1,11 +1,11 @@
-"""How many labels each way of choosing queries needs until the reward predictor is right about unseen pairs.
+"""Measures how many labels each query strategy needs until the reward predictor is right about unseen pairs.
 
 python -m benchmarks.learning.queries             # measures, writes results/queries.json and results/queries.png
-python -m benchmarks.learning.queries readme      # puts what was found into README.md
+python -m benchmarks.learning.queries readme      # writes the results into README.md
 
 Half of the segments are those of an untrained policy, half of one that has learned for a while on the true reward; each
-seed draws anew which of them may be asked about. A synthetic teacher answers without mistakes. After some labels a
-predictor is trained from scratch by the trainer of a run, and asked about pairs of the segments that are left.
+seed draws anew which of them may be asked about. A synthetic teacher answers without mistakes. After some labels the
+trainer of a run trains a predictor from scratch, which is then tested on pairs of the remaining segments.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from reward_predictor import PredictorInputs, RewardPredictor
 RESULTS = ROOT / "results"
 POOL, HELD_OUT, HELD_OUT_PAIRS = 400, 200, 4000  # segments; pairs of those held out, on which accuracy is measured
 UPDATES = 10  # of PPO, between the two halves of the segments
-LABELS = (50, 100, 200, 300)  # at which accuracy is measured,
-REFRESHED = (25, 150)  # and at which those who ask where the ensemble disagrees get a new ensemble, too
+LABELS = (50, 100, 200, 300)  # numbers of labels at which accuracy is measured
+REFRESHED = (25, 150)  # numbers at which `disagreement` gets a new ensemble, too
 TARGET = 0.8  # accuracy
 STRATEGIES = {
     "random": "at random",
@@ -63,7 +63,7 @@ LINES = {"random": "C0", "disagreement": "C1", "ordering": "C2", "implied": "C3"
 
 
 def gather(env_id: str, n: int) -> list[Segment]:
-    """n segments of an untrained policy, and n of it after some updates."""
+    """Returns n segments of an untrained policy, and n of the same policy after some updates."""
     config, info = parse(["train_policy_with_original_rewards", env_id, "--algo", "ppo"]).policy, env_info(env_id)
     torch.manual_seed(0)
     env, policy = make_vec_env(env_id, config.n_envs, seed=0, in_process=True), Policy(info, config.policy_network)
@@ -89,9 +89,9 @@ def gather(env_id: str, n: int) -> list[Segment]:
 
 
 def implied_pairs(labels: Sequence[Label]) -> list[tuple[str, str]]:
-    """Pairs of segments (better, worse) about which no label is, but whose answer follows from labels in a row.
+    """Returns pairs (better, worse) of segments that nobody compared, but whose answer follows from several labels.
 
-    Equal segments count as one. Where answers contradict each other, what follows is left out.
+    Equal segments count as one. If answers contradict each other, what follows from them is left out.
     """
     number = {
         segment: i for i, segment in enumerate(dict.fromkeys(id for label in labels for id in (label.a, label.b)))
@@ -113,7 +113,7 @@ def implied_pairs(labels: Sequence[Label]) -> list[tuple[str, str]]:
 
 
 class ImplyingTrainer(Trainer):
-    """Trains on as many pairs again as there are labels, whose answers follow from these."""
+    """Trains on as many pairs again as there are labels; their answers follow from the labels."""
 
     def _receive(self) -> None:
         super()._receive()
@@ -129,7 +129,7 @@ class ImplyingTrainer(Trainer):
 
 
 def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer] = Trainer) -> Trainer:
-    """A trainer that starts from scratch on the labels in the folder's store, in this process, and on no others."""
+    """Returns a trainer that starts from scratch, in this process, on the labels in the folder's store alone."""
     info = env_info(config.env_id)
     inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
     channels = Channels.create(synchronous=True, take_turns=False)
@@ -148,7 +148,7 @@ def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trai
 
 
 def fit(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer]) -> RewardPredictor:
-    """A predictor trained from scratch on the labels in the folder's store."""
+    """Returns a predictor trained from scratch on the labels in the folder's store."""
     trainer = pretrainer(folder, config, seed, trainer_of)
     while not trainer.finished:
         trainer.step()
@@ -158,7 +158,7 @@ def fit(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer]) -
 
 @torch.inference_mode()
 def predicted_returns(predictor: RewardPredictor, segments: list[Segment]) -> np.ndarray:
-    """(members, segments) sums of each member's raw reward."""
+    """Returns (members, segments) sums of each member's raw reward."""
     observations = torch.from_numpy(np.concatenate([segment.stacked() for segment in segments]))
     actions = torch.from_numpy(np.concatenate([segment.actions for segment in segments]))
     starts = np.cumsum([0, *(len(segment) for segment in segments[:-1])])
@@ -167,7 +167,7 @@ def predicted_returns(predictor: RewardPredictor, segments: list[Segment]) -> np
 
 
 def accuracy(predictor: RewardPredictor, segments: list[Segment], seed: int) -> float:
-    """The share of random pairs of these segments of which the one with the higher true return is predicted to be."""
+    """Returns the share of random pairs for which the predictor prefers the segment with the higher true return."""
     rng = np.random.default_rng(seed)
     a, b = rng.integers(len(segments), size=(2, HELD_OUT_PAIRS))
     true = np.array([segment.rewards.sum() for segment in segments])
@@ -177,7 +177,7 @@ def accuracy(predictor: RewardPredictor, segments: list[Segment], seed: int) -> 
 
 
 def curve(env_id: str, strategy: str, pool: list[Segment], held_out: list[Segment], seed: int) -> dict[str, Any]:
-    """Accuracies after LABELS that this strategy asked for, and how many segments it asked about."""
+    """Returns the accuracies after LABELS that this strategy asked for, and how many segments they are about."""
     selection = "ordering" if strategy == "implied" else strategy
     flags = ("--synthetic_prefs", "--query_selection", selection, "--max_segs", str(len(pool)))
     config = parse(["train_policy_with_preferences", env_id, *flags])
@@ -208,7 +208,7 @@ def curve(env_id: str, strategy: str, pool: list[Segment], held_out: list[Segmen
 
 
 def labels_needed(accuracies: list[float]) -> float | None:
-    """Labels at which the curve first comes to TARGET, on a line between measurements; None if it never does."""
+    """Returns the labels at which accuracy first reaches TARGET, by linear interpolation; None if it never does."""
     points = [(0, 0.5), *zip(LABELS, accuracies, strict=True)]
     for (n_before, before), (n, reached) in itertools.pairwise(points):
         if reached >= TARGET:
@@ -244,7 +244,7 @@ def measure(seeds: int = 5, env_id: str = "HalfCheetah-v5") -> None:
 
 
 def draw(found: dict[str, list[dict[str, Any]]], path: Path, title: str) -> None:
-    """Draws accuracy against labels: the median of the seeds, and their range."""
+    """Draws accuracy against labels: the median of the seeds and their range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -261,7 +261,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path, title: str) -> None
 
 
 def spread(values: list[float | None]) -> str:
-    """Median, lowest and highest of the seeds, of which None is more than were asked for."""
+    """Returns the median, lowest and highest of the seeds; None means more labels than were asked for."""
     shown = sorted(float("inf") if value is None else value for value in values)
     words = [f"over {LABELS[-1]}" if value == float("inf") else f"{value:.0f}" for value in (shown[0], shown[-1])]
     middle = statistics.median_low(shown)
@@ -269,7 +269,7 @@ def spread(values: list[float | None]) -> str:
 
 
 def readme() -> None:
-    """Writes what results/queries.json says into README.md, between its marks."""
+    """Writes the results in results/queries.json into README.md, between its marks."""
     result = json.loads((RESULTS / "queries.json").read_text())
     lines = [
         f"| asked, on {result['env_id']} | labels for {result['target']:.0%} accuracy "

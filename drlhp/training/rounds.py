@@ -1,4 +1,4 @@
-"""The initial labels in rounds: what the predictor learns from one round chooses what is asked in the next."""
+"""Asks the initial labels in rounds: what the predictor learns from one round decides what the next one asks."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import replace
 from drlhp.data.candidate import Candidate
 from reward_predictor import PredictorCopySpec
 
-SEGMENTS_AT_ONCE = 16  # that are judged before people are listened to again
+SEGMENTS_AT_ONCE = 16  # judged in one go, so that people are not kept waiting
 
 
 def round_of(n_labels: int, n_initial: int, n_rounds: int) -> int:
-    """The round, from 0, to which the next initial label belongs, when there are so many."""
+    """Returns the round, from 0, of the next initial label."""
     return n_labels * n_rounds // n_initial
 
 
 class InitialRounds:
-    """Judges the pool before each round but the first, by the weights that the trainer has then published.
+    """Judges the pool before each round except the first, by the weights that the trainer then publishes.
 
     Args:
-        n_rounds: in which the initial labels are asked.
-        spec: of the predictor, and of the board on which the trainer shows what it has learned from each round.
+        n_rounds: the number of rounds in which the initial labels are asked.
+        spec: describes the predictor, and the board to which the trainer publishes its weights after each round.
     """
 
     def __init__(self, n_rounds: int, spec: PredictorCopySpec) -> None:
         self.n_rounds = n_rounds
         self._predictor, self._board = spec.build().predictor, spec.board
-        self._version = 0  # of the weights
-        self._judged = 0  # the round for which the pool was judged last
-        self._n_judged = 0  # segments, for the next one
+        self._version = 0  # of the weights fetched
+        self._judged = 0  # last round for which the whole pool was judged
+        self._n_judged = 0  # candidates judged for the next round
 
     def goal(self, n_labels: int, n_initial: int) -> int:
-        """Labels with which the present round ends."""
+        """Returns the number of labels at which the present round ends."""
         return -(-(round_of(n_labels, n_initial, self.n_rounds) + 1) * n_initial // self.n_rounds)
 
     def judged(self, n_labels: int, n_initial: int) -> bool:
-        """Whether the pool has been judged for the present round."""
+        """Returns whether the pool has been judged for the present round."""
         return round_of(n_labels, n_initial, self.n_rounds) <= self._judged
 
     def judge(self, n_labels: int, n_initial: int, pool: deque[Candidate]) -> bool:
-        """Gives some segments more the sums of what each member now predicts; False while there are no new weights."""
+        """Gives some more candidates each member's predicted sums; returns False while there are no new weights."""
         if not self._n_judged:
             if self._board.version == self._version:
                 return False
