@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from drlhp.labelling.answers import HistoryRow
+from drlhp.labelling.queue import LabelQueue
+from pref_db import PrefDB
+from tests.support.labelling import Server
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WHY_NOT = "needs Chromium (package chromium)"
 POLL_MS = 10
-WAIT_MS = 120_000  # on a machine that does other things
-SLOW_KEYS = ("u", "Backspace")  # done when the server has answered; pressed twice, they would be done twice
+WAIT_MS = 120_000  # so long, because the machine may be busy
+SLOW_KEYS = ("u", "Backspace")  # they take effect when the server answers, and a second press would undo twice
 LOADED = "document.querySelector('#stage').dataset.pair"
+WIDE = {"width": 1400, "height": 900}
+PHONE = {"width": 390, "height": 844}
+LOADED_AHEAD = "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8"
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser that the system has; PROGRAM says whether there is one."""
+    """Starts the system's Chromium; PROGRAM is None if there is none."""
     with sync_playwright() as playwright:
-        # Without a sandbox: it opens our own page only, and tests often run as root, where Chromium has none.
+        # Without a sandbox, because tests often run as root, and Chromium has none then. It opens our own page only.
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
         try:
             yield browser
@@ -28,15 +39,23 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Starts one browser for a file. Not for the session: its event loop would forbid other tests one of their own."""
+    with chromium() as found:
+        yield found
+
+
 def shown(page: Page) -> str:
-    """The id of the comparison on screen; empty while there is none."""
+    """Returns the id of the comparison on screen; empty while there is none."""
     return str(page.evaluate(LOADED))
 
 
 def wait_for_js(page: Page, expression: str, arg: object = None) -> None:
-    """Waits until a JavaScript expression holds; playwright's own way needs eval, which the page forbids.
+    """Waits until a JavaScript expression holds. Playwright's own way needs eval, which the page forbids.
 
-    Looks are counted, not seconds: a machine may stop us for minutes. Raises AssertionError after too many.
+    Counts looks instead of seconds, because a busy machine may stop the test for minutes. Raises AssertionError after
+    too many.
     """
     for _ in range(WAIT_MS // POLL_MS):
         if page.evaluate(expression, arg):
@@ -75,3 +94,46 @@ def _repeat_until_next(page: Page, act: Callable[[], None], patience: float) -> 
         else:
             page.wait_for_timeout(POLL_MS)
     raise AssertionError("it does nothing")
+
+
+@contextmanager
+def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
+    """The page in a browser of its own, with a pair on screen; fails on any error in the page."""
+    context = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    home = (f"http://{server.address.host}:{server.address.port}/", "blob:")
+    page.on("request", lambda request: None if request.url.startswith(home) else errors.append(request.url))
+    page.goto(server.link)
+    wait_for_pair(page)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert not errors, "it does not fail, and loads nothing from elsewhere"
+
+
+def rows(server: Server) -> list[HistoryRow]:
+    """Effective answers in the store, oldest first."""
+    with closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+        return LabelQueue(db).answers.history()[::-1]
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def wait_for_answers(server: Server, n: int) -> list[HistoryRow]:
+    wait_until(lambda: len(rows(server)) >= n, f"{n} answers")
+    return rows(server)
+
+
+def kept(page: Page) -> list[dict[str, Any]]:
+    """What waits in the browser to be sent, in order."""
+    entries = "Object.keys(localStorage).filter((key) => key.startsWith('outbox/')).sort()"
+    return list(page.evaluate(f"{entries}.map((key) => JSON.parse(localStorage.getItem(key)))"))
