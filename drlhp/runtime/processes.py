@@ -13,10 +13,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from drlhp.errors import USER_ERRORS, ChildError, reason_of, told
 from drlhp.runtime.channels import Channels, Failure
+
+Arguments = TypeVarTuple("Arguments")
 
 STOP_SECONDS = 60.0  # for the end of a rollout on a busy machine, a checkpoint and the end of the environments
 
@@ -74,7 +76,7 @@ class Children:
         self.channels = channels
         self.processes: dict[str, Any] = {}
 
-    def start(self, name: str, body: Callable[..., None], *arguments: Any) -> None:
+    def start(self, name: str, body: Callable[[Channels, *Arguments], None], *arguments: *Arguments) -> None:
         """Starts a process that runs `body(channels, *arguments)`."""
         process = self.channels.context.Process(  # type: ignore[union-attr]
             target=child_main, args=(name, body, self.channels, arguments), name=name
