@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ DIVERGED = (
     "the training of the reward predictor diverged, so that it predicts no numbers; go on with a lower "
     "--reward_predictor_learning_rate."
 )
-NORMALISER_STEPS = 1000  # of the policy's newest steps, which give the reward its zero and scale
-NORMALISER_STRIDE = 7  # of these one in seven: whole episodes of all environments, not a beginning that is all reward
+NORMALISER_STEPS = 1000  # recent steps of the policy, which give the reward its zero and scale
+NORMALISER_STRIDE = 7  # one in seven steps is kept: whole episodes of all environments, not only their rewarding starts
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class PredictorConfig:
 
 @dataclass(frozen=True)
 class PredictorInputs:
-    """What the networks take: the shape of an observation and the size of an action."""
+    """Inputs of the networks: the shape of an observation and the size of an action."""
 
     kind: Literal["pixels", "vector"]
     observation_shape: tuple[int, ...]
@@ -106,10 +106,10 @@ class PredictorInputs:
 
 
 class RewardPredictor(nn.Module):
-    """The ensemble: (observation, action) -> reward by each member, and their average.
+    """The ensemble: (observation, action) -> raw reward by each member.
 
-    Each member's reward is normalised by itself, then the members are averaged (section 2.2.1). The normaliser's
-    statistics are buffers: saved, moved and published with the weights.
+    Whoever wants one reward normalises each member by itself with `normalised`, then averages the members (section
+    2.2.1). The normaliser's statistics are buffers: saved, moved and published with the weights.
     """
 
     mean: Tensor
@@ -122,7 +122,7 @@ class RewardPredictor(nn.Module):
         device: torch.device = CPU,
         make_network: networks.MakeNetwork | None = None,
     ) -> None:
-        """`make_network` takes the place of the networks that the config names."""
+        """Builds the networks that the config names, or those that `make_network` makes."""
         super().__init__()
         self.device, self.kind = device, inputs.kind
         self.n_members, self.reward_std = config.ensemble_size, config.reward_std
@@ -147,11 +147,11 @@ class RewardPredictor(nn.Module):
         self.joint = None
         if self.action_dim:
             self.joint = networks.EnsembleLinear(self.n_members, n_features + self.action_dim, n_features)
-        # One output for each discrete action that the predictor may see, of which the action taken counts.
+        # One output for each discrete action, if the predictor sees actions; the output of the action taken counts.
         self.out = networks.EnsembleLinear(self.n_members, n_features, self.n_actions or 1)
         self.register_buffer("mean", torch.zeros(self.n_members))
         self.register_buffer("std", torch.ones(self.n_members))
-        # bfloat16 pays on convolutions; feature points need more digits for their positions than it has.
+        # bfloat16 pays off on convolutions; the positions of feature points need more digits than it has.
         convolves = isinstance(self.body, networks.RewardCNN)
         self.autocast = convolves and has_bf16(device)
         self.autocast_in_training = convolves and trains_in_bf16(device)
@@ -173,9 +173,9 @@ class RewardPredictor(nn.Module):
         return rewards.squeeze(2)
 
     def predict(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """What `forward` returns, computed in parts on a CPU, which is faster and takes less memory.
+        """Returns what `forward` returns; on a CPU it works in parts, which is faster and takes less memory.
 
-        For prediction alone: in training the statistics of batch norm are those of the whole batch.
+        Only for prediction: in training, the statistics of batch norm are those of the whole batch.
         """
         if observations.dim() < 4 or self.device.type != "cpu":
             return self(observations, actions)
@@ -184,22 +184,22 @@ class RewardPredictor(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> RewardPredictor:
-        """What predicts the same in less time: a copy that cannot be trained, or itself where there is no such."""
+        """Returns a copy that predicts the same in less time, but cannot be trained; without convolutions, itself."""
         if not isinstance(self.body, networks.RewardCNN):
             return self
         twin = copy.deepcopy(self)
         twin.body.fold()  # type: ignore[operator]
-        if twin.autocast:  # then once here, and not of every weight at each prediction
+        if twin.autocast:  # converts the weights once, instead of at each prediction
             twin.body.to(torch.bfloat16)
             twin.autocast = False
         return twin
 
     @torch.no_grad()
     def settle_batchnorm(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Takes the statistics of batch norm from these steps, with the present weights; returns their raw rewards.
+        """Sets the statistics of batch norm to those of these steps, with the present weights; returns raw rewards.
 
-        Averages over past training batches belong to weights that have moved on since: with them a predictor that
-        is right while it trains can fall to chance when it predicts.
+        Averages over past training batches belong to older weights. With them, a predictor that is right in training
+        can fall to chance when it predicts.
         """
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -209,7 +209,7 @@ class RewardPredictor(nn.Module):
         return raw
 
     def observe(self, segments: Iterable[Segment]) -> None:
-        """Takes the statistics by which pixels, or the numbers of vectors, are normalised from these segments."""
+        """Normalises pixels, or the numbers of vectors, by the statistics of these segments."""
         if isinstance(self.body, (networks.RewardCNN, networks.RewardMLP)):
             shape = self.body.reader.shift.shape  # (1, C, H, W) or (D,)
             seen = shape[-2:] if len(shape) == 4 else shape
@@ -219,24 +219,25 @@ class RewardPredictor(nn.Module):
             self.body.reader.normalise(*statistics.mean_and_std())
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are numbers; a card is waited for once."""
+        """Whether all weights and statistics are finite; waits for a GPU only once."""
         values = [tensor for tensor in self.state_dict().values() if tensor.is_floating_point()]
         return bool(torch.stack(torch._foreach_norm(values)).isfinite().all())
 
-    def normalised(self, raw: Tensor) -> Tensor:
-        """Raw rewards (members, B) -> zero mean and `reward_std` for each member."""
-        return (raw - self.mean[:, None]) / self.std[:, None] * self.reward_std
+    def normalised(self, raw: np.ndarray, n_steps: int | np.ndarray = 1) -> np.ndarray:
+        """Scales each member's rewards to zero mean and a standard deviation of `reward_std`.
+
+        Args:
+            raw: (members, B) raw rewards, or their sums over several steps.
+            n_steps: the steps in each sum, (B,) or one number.
+        """
+        mean, std = (values.cpu().numpy()[:, None] for values in (self.mean, self.std))
+        scaled: np.ndarray = (raw - n_steps * mean) / std * self.reward_std
+        return scaled
 
     @torch.inference_mode()
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
-        """(B, ...), (B,) or (B, A) -> (members, B) normalised rewards."""
-        raw = self.predict(to_device(observations, self.device), to_device(actions, self.device))
-        return self.normalised(raw).cpu().numpy()
-
-    def reward(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
-        """(B, ...), (B,) or (B, A) -> predicted reward (B,): the mean of the normalised members."""
-        mean: np.ndarray = self.member_rewards(observations, actions).mean(0)
-        return mean
+        """(B, ...), (B,) or (B, A) -> (members, B) raw rewards."""
+        return self.predict(to_device(observations, self.device), to_device(actions, self.device)).cpu().numpy()
 
     @torch.inference_mode()
     def segment_returns(self, segments: list[Segment]) -> np.ndarray:
@@ -249,32 +250,34 @@ class RewardPredictor(nn.Module):
         return returns
 
     @torch.no_grad()
-    def fit_normaliser(self, raw: Tensor, like: Tensor | None = None) -> None:
+    def fit_normaliser(self, raw: Tensor, like: np.ndarray | None = None) -> None:
         """Sets the statistics to those of raw rewards (members, B) on recent steps.
 
-        Or so that these rewards, when normalised, have mean and deviation of `like` (members, B): rewards as they were.
+        With `like` (members, B), the earlier rewards of these steps, the normalised rewards have its mean and standard
+        deviation instead.
         """
         self.mean.copy_(raw.mean(1))
         self.std.copy_(raw.std(1).clamp(min=1e-6))
         if like is not None:
-            self.std.mul_(self.reward_std / like.std(1).clamp(min=1e-6))
-            self.mean.sub_(like.mean(1) * self.std / self.reward_std)
+            earlier = torch.from_numpy(like).to(raw.device)
+            self.std.mul_(self.reward_std / earlier.std(1).clamp(min=1e-6))
+            self.mean.sub_(earlier.mean(1) * self.std / self.reward_std)
 
 
 def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor, error_rate: float) -> Tensor:
-    """Cross-entropy between answers and predictions (eq. 1), if answers may be random (section 2.2.3).
+    """Returns the cross-entropy between answers and predictions (eq. 1), if answers may be random (section 2.2.3).
 
     Args:
         returns_a, returns_b: (..., B) sums of predicted reward over the two segments.
         mu: (B, 2) the answers.
-        error_rate: the chance that an answer is; the paper's is 0.1.
+        error_rate: the chance that an answer is random; the paper's is 0.1.
 
     Returns:
         (..., B) losses, each at most -ln(error_rate / 2).
     """
     at_random = torch.full((), math.log(error_rate / 2) if error_rate else -math.inf, device=returns_a.device)
 
-    def log_probability(difference: Tensor) -> Tensor:  # finite, with a gradient, also where nothing is random
+    def log_probability(difference: Tensor) -> Tensor:  # finite, with a gradient, even if no answer is random
         return torch.logaddexp(F.logsigmoid(difference) + math.log(1 - error_rate), at_random)
 
     difference = returns_a - returns_b
@@ -282,7 +285,7 @@ def preference_loss(returns_a: Tensor, returns_b: Tensor, mu: Tensor, error_rate
 
 
 def return_loss(returns_a: Tensor, returns_b: Tensor, true_returns: Tensor) -> Tensor:
-    """Squared error of predicted returns, the mean over a pair's two segments ("target" in section 3.3).
+    """Returns the squared error of predicted returns, the mean over a pair's two segments ("target" in section 3.3).
 
     Args:
         returns_a, returns_b: (..., B) sums of predicted reward over the two segments.
@@ -295,13 +298,13 @@ def return_loss(returns_a: Tensor, returns_b: Tensor, true_returns: Tensor) -> T
 
 
 def agreement(difference: Tensor, mu: Tensor) -> tuple[int, int]:
-    """How many answers the predicted preference agrees with, and of how many: answers of equality do not count."""
+    """Returns how many answers the predicted preferences agree with, and of how many; ties do not count."""
     decisive = mu[:, 0] != mu[:, 1]
     right = (difference > 0) == (mu[:, 0] > mu[:, 1])
     return int((right & decisive).sum()), int(decisive.sum())
 
 
-# What a checkpoint must record to build the same networks again.
+# A checkpoint records these settings, so that the same networks can be built again.
 ARCHITECTURE = (
     "reward_predictor_network",
     "reward_predictor_uses_actions",
@@ -313,7 +316,7 @@ ARCHITECTURE = (
 
 
 def inputs_as_dict(inputs: PredictorInputs) -> dict[str, Any]:
-    """What a checkpoint says of the observations and actions that its predictor was trained on."""
+    """Returns the record of the observations and actions that a predictor was trained on, for its checkpoint."""
     return {**asdict(inputs), "observation_shape": list(inputs.observation_shape)}
 
 
@@ -330,63 +333,67 @@ class PredictorCopySpec:
         return PredictorCopy(RewardPredictor(self.inputs, self.config, self.device), self.board)
 
 
+class MemberRewards(NamedTuple):
+    """Predicted rewards of the same steps, (members, B) each."""
+
+    raw: np.ndarray
+    """From the members as they are, so that segments can be compared by their sums."""
+    normalised: np.ndarray
+    """On the scale that the policy learns from."""
+
+
 class PredictorCopy:
     """A predictor that follows the weights on the board.
 
-    New weights shift the reward of everything a little, and a constant shift of the reward is a hundredfold shift of
-    the values at a discount of 0.99. So the copy normalises anew on what the policy has just seen: pixels to zero mean
-    and the wanted deviation; vectors, whose scale the worker sees to (`a2c.returns.ValueUnits`), only at first, and
-    then so that what was seen is worth as much as before. Else the zero and the scale would change with how many bodies
-    happen to lie down just then, and the values with them.
+    New weights shift all rewards a little, and at a discount of 0.99 a constant shift of the rewards is a hundredfold
+    shift of the values. So the copy fits its normaliser again to the steps that the policy has just seen.
+
+    It scales rewards of pixels to zero mean and the wanted standard deviation. Of vectors it does so only once, because
+    the worker scales their values (`a2c.returns.ValueUnits`); after that, the recent steps stay worth as much as
+    before. Otherwise the zero, the scale and the values would change with how many bodies happen to lie down.
     """
 
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
-        self._quick = predictor  # what predicts: the same with batch norm folded, where it has any
+        self._quick = predictor  # predicts the same, with batch norm folded if there is any
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._n_recent = 0  # steps in them
         self._skip = 0  # of the next steps, before one is kept
-        # Of vectors, once fitted: mean and deviation of each member's rewards, with which a resumed run goes on.
+        # The mean and standard deviation of each member's rewards of vectors, once fitted; a resumed run keeps them.
         self.normaliser: tuple[Tensor, Tensor] | None = None
 
     @property
     def trained(self) -> bool:
-        """Whether there are weights to take over, or were."""
+        """Whether weights were ever published."""
         return self.board.version > 0
 
     @torch.inference_mode()
     def refresh(self) -> int:
-        """Takes over the newest weights; returns their version, 0 while there are none."""
+        """Takes over the newest weights; returns their version, 0 if there are none yet."""
         if self.board.version > self.version:
             recent = [torch.cat(parts) for parts in zip(*self._recent, strict=True)]
             fits = self._n_recent >= NORMALISER_STEPS
-            before = self._quick.normalised(self._quick.predict(*recent)) if fits and self.normaliser else None
+            before = self._quick.normalised(self._quick.member_rewards(*recent)) if fits and self.normaliser else None
             self.version = self.board.fetch(self.predictor)
             self._quick = self.predictor.folded()
             if fits:
                 self._quick.fit_normaliser(self._quick.predict(*recent), like=before)
                 if self.predictor.kind == "vector":
                     self.normaliser = self._quick.mean.clone(), self._quick.std.clone()
-            elif self.normaliser:  # of before a resumption; what was published has one of other steps
+            elif self.normaliser:  # from before a resumption; the published one was fitted to other steps
                 self._quick.mean.copy_(self.normaliser[0])
                 self._quick.std.copy_(self.normaliser[1])
         return self.version
 
-    def in_own_measure(self, rewards: np.ndarray) -> np.ndarray:
-        """(members, ...) normalised rewards -> as the members gave them, which is how they compare segments."""
-        shape = (-1, *(1 for _ in rewards.shape[1:]))
-        mean, std = (values.cpu().numpy().reshape(shape) for values in (self._quick.mean, self._quick.std))
-        raw: np.ndarray = rewards / self._quick.reward_std * std + mean
-        return raw
-
-    def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> np.ndarray:
-        """(B, ...), (B,) -> (members, B) normalised rewards."""
+    def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> MemberRewards:
+        """(B, ...), (B,) or (B, A) -> (members, B) rewards, and keeps some of the steps for the normaliser."""
         device, kept = self.predictor.device, slice(self._skip, None, NORMALISER_STRIDE)
-        moves_on = len(actions) % NORMALISER_STRIDE == 0  # else it would keep to the same few environments
+        moves_on = len(actions) % NORMALISER_STRIDE == 0  # otherwise it would keep steps of the same few environments
         self._skip = (self._skip - len(actions) + moves_on) % NORMALISER_STRIDE
         observations, actions = to_device(observations, device), to_device(actions, device)
         self._recent.append((observations[kept].clone(), actions[kept].clone()))
         self._n_recent += len(self._recent[-1][1])
         while self._n_recent - len(self._recent[0][1]) >= NORMALISER_STEPS:
             self._n_recent -= len(self._recent.popleft()[1])
-        return self._quick.member_rewards(observations, actions)
+        raw = self._quick.member_rewards(observations, actions)
+        return MemberRewards(raw, self._quick.normalised(raw))

@@ -13,7 +13,7 @@ from a2c.runner import Rollout
 from drlhp.errors import UserError
 from drlhp.networks.device import to_device
 from envs import EnvError, EnvInfo
-from reward_predictor import DIVERGED
+from reward_predictor import DIVERGED, MemberRewards
 
 
 class Rewarder(Protocol):
@@ -28,11 +28,8 @@ class Rewarder(Protocol):
     def refresh(self) -> int:
         """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
 
-    def member_rewards(self, observations: Tensor, actions: Tensor) -> np.ndarray:
-        """(B, ...), (B,) -> (members, B) rewards, each member's normalised by itself."""
-
-    def in_own_measure(self, rewards: np.ndarray) -> np.ndarray:
-        """Undoes the normalisation of (members, ...) rewards, so that segment sums are comparable."""
+    def member_rewards(self, observations: Tensor, actions: Tensor) -> MemberRewards:
+        """(B, ...), (B,) or (B, A) -> (members, B) rewards."""
 
 
 class RewarderSpec(Protocol):
@@ -66,11 +63,11 @@ def predicted_rewards(
         bonus: weight of the members' disagreement (`disagreement_bonus`).
     """
     actions = to_device(info.carried_out(rollout.flat_actions()), observations.device)
-    predicted = rewarder.member_rewards(observations, actions).reshape(-1, *rollout.rewards.shape)
-    rewards = with_bonus(predicted, bonus) * rollout.valid
+    predicted, shape = rewarder.member_rewards(observations, actions), (-1, *rollout.rewards.shape)
+    rewards = with_bonus(predicted.normalised.reshape(shape), bonus) * rollout.valid
     if not np.isfinite(rewards).all():
         raise UserError(DIVERGED)
-    return Rewards(rewards, rewarder.in_own_measure(predicted))
+    return Rewards(rewards, predicted.raw.reshape(shape))
 
 
 def disagreement_bonus(config: PolicyConfig, steps: int, max_steps: int) -> float:

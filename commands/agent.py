@@ -83,7 +83,8 @@ def play(agent: Agent, env: PreferenceVecEnv, *, deterministic: bool) -> Iterato
         picture = env.watch()[0].copy() if env.n_watched else None
         predicted = None
         if agent.predictor is not None:
-            predicted = float(agent.predictor.reward(observations, agent.info.carried_out(actions))[0])
+            raw = agent.predictor.member_rewards(observations, agent.info.carried_out(actions))
+            predicted = float(agent.predictor.normalised(raw).mean(0)[0])
         observations, rewards, terminated, truncated, _ = env.step(actions)
         done = bool(terminated[0] or truncated[0])
         yield Step(picture, float(rewards[0]), predicted, done)

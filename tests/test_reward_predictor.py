@@ -22,7 +22,7 @@ from reward_predictor import (
     preference_loss,
     return_loss,
 )
-from tests.support.ring import DIMENSIONS, ENV_ID, SMALL, VECTORS
+from tests.support.ring import DIMENSIONS, ENV_ID, SMALL, VECTORS, predicted_reward
 
 
 def test_the_preference_loss_is_the_papers_cross_entropy() -> None:
@@ -119,12 +119,12 @@ def test_normalised_rewards_have_zero_mean_and_the_wanted_deviation_for_each_mem
     with torch.no_grad():
         raw = predictor(observations, actions) * torch.tensor([[1.0], [20.0], [300.0]]) + 5
     predictor.fit_normaliser(raw)
-    normalised = predictor.normalised(raw)
+    normalised = torch.from_numpy(predictor.normalised(raw.numpy()))
     torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(normalised.std(1), torch.full((3,), 0.05), atol=1e-4, rtol=0)
 
 
-def test_in_their_own_measure_rewards_are_what_the_members_gave() -> None:
+def test_a_copy_gives_the_members_raw_rewards_beside_the_normalised_ones() -> None:
     """Sums over clips of unequal length could not be compared without the members' zero."""
     torch.manual_seed(0)
     source = RewardPredictor(VECTORS, SMALL)
@@ -135,8 +135,11 @@ def test_in_their_own_measure_rewards_are_what_the_members_gave() -> None:
     board.publish(source)
     copy = PredictorCopySpec(VECTORS, SMALL, board).build()
     copy.refresh()
-    found = copy.in_own_measure(copy.member_rewards(observations, actions).reshape(-1, 8, 5))
-    np.testing.assert_allclose(found.reshape(-1, 40), raw.numpy(), atol=1e-5)
+    found = copy.member_rewards(observations, actions)
+    assert np.array_equal(found.raw, raw.numpy())
+    assert np.array_equal(found.normalised, source.normalised(raw.numpy()))
+    sums = source.normalised(raw.reshape(3, 8, 5).sum(2).numpy(), n_steps=5)
+    np.testing.assert_allclose(sums, found.normalised.reshape(3, 8, 5).sum(2), atol=1e-5)
 
 
 def test_the_predicted_reward_averages_members_that_were_normalised_one_by_one() -> None:
@@ -148,7 +151,7 @@ def test_the_predicted_reward_averages_members_that_were_normalised_one_by_one()
         raw = predictor(torch.from_numpy(observations), torch.from_numpy(actions)).numpy()
     predictor.fit_normaliser(torch.from_numpy(raw))
     normalised = (raw - raw.mean(1, keepdims=True)) / raw.std(1, ddof=1, keepdims=True) * predictor.reward_std
-    np.testing.assert_allclose(predictor.reward(observations, actions), normalised.mean(0), atol=1e-5)
+    np.testing.assert_allclose(predicted_reward(predictor, observations, actions), normalised.mean(0), atol=1e-5)
 
 
 @pytest.mark.parametrize("inputs", [PredictorInputs("pixels", (4, 84, 84), 6, None), VECTORS])
@@ -165,9 +168,11 @@ def test_dropout_is_for_training_alone(inputs: PredictorInputs) -> None:
         predictor.settle_batchnorm(observations, actions)
         settled = copy.deepcopy(predictor)
         settled.settle_batchnorm(observations, actions)
-    once, again = (predictor.reward(observations, actions) for _ in range(2))
+    once, again = (predicted_reward(predictor, observations, actions) for _ in range(2))
     assert np.array_equal(once, again)
-    assert np.array_equal(once, settled.reward(observations, actions))  # nothing is dropped while it settles either
+    assert np.array_equal(
+        once, predicted_reward(settled, observations, actions)
+    )  # nothing is dropped while it settles either
 
 
 @pytest.mark.parametrize("network", ["cnn", "feature_points"])
@@ -192,7 +197,7 @@ def test_actions_count_only_where_they_are_asked_for(n_actions: int | None, acti
     predictor = RewardPredictor(inputs, replace(SMALL, reward_predictor_uses_actions=uses))
     observations = np.ones((4, DIMENSIONS), np.float32)
     shape, dtype = ((4,), np.int64) if n_actions else ((4, 2), np.float32)
-    idle, other = (predictor.reward(observations, np.full(shape, value, dtype)) for value in (0, 1))
+    idle, other = (predicted_reward(predictor, observations, np.full(shape, value, dtype)) for value in (0, 1))
     assert np.allclose(idle, other) != uses
 
 
@@ -229,11 +234,13 @@ def test_new_weights_are_normalised_on_the_newest_steps_of_the_policy(monkeypatc
     rollouts = [rng.normal(loc=n, size=(50, DIMENSIONS)).astype(np.float32) for n in range(4)]
     for rollout in rollouts:
         copy.refresh()
-        assert np.array_equal(copy.member_rewards(rollout.copy(), actions), source.member_rewards(rollout, actions))
+        found = copy.member_rewards(rollout.copy(), actions)
+        assert np.array_equal(found.normalised, source.normalised(source.member_rewards(rollout, actions)))
     board.publish(source)
     assert copy.refresh() == 2
     newest = torch.from_numpy(np.concatenate(rollouts[2:]))
-    normalised = copy.predictor.normalised(copy.predictor(newest, torch.zeros(100, dtype=torch.int64)).detach())
+    raw = copy.predictor(newest, torch.zeros(100, dtype=torch.int64)).detach()
+    normalised = torch.from_numpy(copy.predictor.normalised(raw.numpy()))
     torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
@@ -253,7 +260,7 @@ def test_new_weights_are_normalised_on_all_environments_however_many(
         copy.member_rewards(each, np.zeros(n_envs, np.int64))
     board.publish(source)
     copy.refresh()
-    rewards = copy.member_rewards(each, np.zeros(n_envs, np.int64))
+    rewards = copy.member_rewards(each, np.zeros(n_envs, np.int64)).normalised
     np.testing.assert_allclose(rewards.mean(1), 0, atol=1e-5)
     np.testing.assert_allclose(rewards.std(1), SMALL.reward_std, rtol=0.01)
 
@@ -277,20 +284,20 @@ def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled
     board.publish(source)
     copy.refresh()  # the first fit
     wider = seen(3.0)
-    before = copy.member_rewards(wider, actions)
+    before = copy.member_rewards(wider, actions).normalised
     assert before.std(1, ddof=1).min() > 1.5 * SMALL.reward_std
     with torch.no_grad():
         source.out.weight.mul_(2.0)
         source.out.bias.add_(5.0)
     board.publish(source)
     copy.refresh()
-    after = copy.member_rewards(wider, actions)
+    after = copy.member_rewards(wider, actions).normalised
     if inputs.kind == "vector":
         np.testing.assert_allclose(after, before, atol=1e-4)
         resumed = PredictorCopySpec(inputs, SMALL, board).build()
         resumed.normaliser = copy.normaliser
         resumed.refresh()
-        np.testing.assert_allclose(resumed.member_rewards(wider, actions), before, atol=1e-4)
+        np.testing.assert_allclose(resumed.member_rewards(wider, actions).normalised, before, atol=1e-4)
     else:
         np.testing.assert_allclose(after.mean(1), 0, atol=1e-3)
         np.testing.assert_allclose(after.std(1, ddof=1), SMALL.reward_std, atol=1e-3)

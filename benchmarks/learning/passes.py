@@ -92,7 +92,8 @@ def _learn(config: RunConfig, folder: Path, initial: list[Asked], then: list[Seg
         while not trainer.finished:
             trainer.step()
             if trainer.pretraining.epochs in PASSES:
-                predicted = trainer.predictor.reward(observations, actions)
+                raw = trainer.predictor.member_rewards(observations, actions)
+                predicted = trainer.predictor.normalised(raw).mean(0)
                 found[str(trainer.pretraining.epochs)] = float(np.corrcoef(predicted, true)[0, 1])
     return found
 

@@ -173,9 +173,7 @@ def scored_segments(run: Run) -> Scored:
                 yield segment
 
         raw = np.stack(list(raw_returns(predictor, segments())))  # (S, members)
-    mean, std = predictor.mean.numpy(), predictor.std.numpy()
-    predicted = ((raw - lengths[:, None] * mean) / std).mean(1) * predictor.reward_std
-    return Scored(chosen, predicted, true, len(ids))
+    return Scored(chosen, predictor.normalised(raw.T, lengths).mean(0), true, len(ids))
 
 
 def raw_returns(predictor: RewardPredictor, segments: Iterator[Segment]) -> Iterator[np.ndarray]:

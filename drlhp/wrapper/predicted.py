@@ -11,7 +11,7 @@ import torch
 
 from drlhp.networks.device import use_threads
 from drlhp.runtime.machine import n_cores
-from reward_predictor import PredictorCopy
+from reward_predictor import MemberRewards, PredictorCopy
 
 log = logging.getLogger("drlhp")
 
@@ -38,7 +38,7 @@ class PredictedRewards:
         self.forced_true = False  # the user wants the environment's own reward
         self._in_thread = in_thread
         self._untrained: PredictorCopy | None = None
-        self._prediction: Future[np.ndarray] | None = None  # (members, N)
+        self._prediction: Future[MemberRewards] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def follow(self, copy: PredictorCopy) -> None:
@@ -82,10 +82,10 @@ class PredictedRewards:
         Args:
             valid: (N,) bool, False where the environment ignored the action.
         """
-        if self._prediction is None or self.copy is None:
+        if self._prediction is None:
             return None
-        members = self._prediction.result()
-        return StepRewards(members.mean(0) * valid, self.copy.in_own_measure(members))
+        of_members = self._prediction.result()
+        return StepRewards(of_members.normalised.mean(0) * valid, of_members.raw)
 
     def wait(self) -> None:
         """Waits until no thread reads the weights, so that they may be replaced."""

@@ -19,7 +19,7 @@ from commands.flags import parse
 from drlhp.runtime.channels import Channels, drain
 from drlhp.runtime.weights import WeightsBoard
 from envs import EnvError
-from reward_predictor import PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
+from reward_predictor import MemberRewards, PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
 
 PENDULUM = "InvertedPendulum-v1"
 
@@ -123,7 +123,7 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
     copy.board.publish(copy.predictor)
     predict = copy.member_rewards
 
-    def noted(observations: Tensor, actions: Tensor) -> np.ndarray:
+    def noted(observations: Tensor, actions: Tensor) -> MemberRewards:
         rewarded.append(actions)
         return predict(observations, actions)
 

@@ -31,6 +31,7 @@ from reward_predictor import preference_loss
 from tests.support import ROOT
 from tests.support.browser import PROGRAM, WHY_NOT, chromium
 from tests.support.commands import here
+from tests.support.ring import predicted_reward
 from tests.support.store import undo_last
 
 DOT = "MovingDotNoFrameskip-v0"
@@ -602,7 +603,7 @@ def test_returns_of_segments_are_those_that_the_policy_gets(dot: Path) -> None:
         for i in (0, len(scored.ids) - 1):
             segment = db.segment(scored.ids[i])
             assert scored.true[i] == segment.rewards.sum()
-            expected = predictor.reward(segment.stacked().copy(), segment.actions).sum()
+            expected = predicted_reward(predictor, segment.stacked().copy(), segment.actions).sum()
             assert scored.predicted[i] == pytest.approx(expected, abs=1e-3)
     liked, disliked = model.gallery(loaded, scored)
     assert liked[0].predicted == scored.predicted.max() and disliked[0].predicted == scored.predicted.min()

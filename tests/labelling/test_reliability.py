@@ -14,7 +14,7 @@ from drlhp.labelling.answers import Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.reliability import Vote, error_rates, label_weights, shared_votes
 from pref_db import PrefDB
-from tests.support.ring import SMALL, Ring, comparison, pretrain, segment
+from tests.support.ring import SMALL, Ring, comparison, predicted_reward, pretrain, segment
 
 
 def literal_error_rates(votes: list[Vote], wrong: float, n: float, rounds: int) -> dict[str, float]:
@@ -111,7 +111,7 @@ def accuracy(folder: Path, seed: int, weighs: bool) -> float:
     true = np.array([one.rewards.sum() for one in held_out])
     observations = np.concatenate([one.observations for one in held_out])
     actions = np.concatenate([one.actions for one in held_out])
-    found = trainer.predictor.reward(observations, actions).reshape(len(held_out), -1).sum(1)
+    found = predicted_reward(trainer.predictor, observations, actions).reshape(len(held_out), -1).sum(1)
     ring.close()
     return float(np.mean((found[0::2] > found[1::2]) == (true[0::2] > true[1::2])))
 

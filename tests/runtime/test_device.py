@@ -25,6 +25,7 @@ from drlhp.runtime.weights import WeightsBoard
 from envs import EnvInfo
 from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
 from tests.support import ROOT
+from tests.support.ring import predicted_reward
 
 DOT = "MovingDotNoFrameskip-v0"
 CUDA = torch.device("cuda")
@@ -231,7 +232,7 @@ def test_a_predictor_settles_normalises_and_rewards_alike(network: Literal["cnn"
         predictor.settle_batchnorm(*there)
         with torch.inference_mode():
             predictor.fit_normaliser(predictor(*there))
-        rewards.append(predictor.reward(observations, actions))
+        rewards.append(predicted_reward(predictor, observations, actions))
         made.append(predictor)
     assert np.corrcoef(rewards[0], rewards[1])[0, 1] > 0.99
     board = WeightsBoard(made[1], None)
@@ -239,8 +240,8 @@ def test_a_predictor_settles_normalises_and_rewards_alike(network: Literal["cnn"
     board.publish(made[0])
     assert copy.refresh() == 1
     # The copy has batch norm folded, which in bfloat16 is another rounding.
-    folded = made[0].folded().reward(observations, actions)
-    np.testing.assert_allclose(copy.member_rewards(observations, actions).mean(0), folded, atol=1e-4)
+    folded = predicted_reward(made[0].folded(), observations, actions)
+    np.testing.assert_allclose(copy.member_rewards(observations, actions).normalised.mean(0), folded, atol=1e-4)
     assert np.corrcoef(folded, rewards[0])[0, 1] > 0.99
 
 

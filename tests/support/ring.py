@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from drlhp.data.comparison import Choice, Comparison, Label
 from drlhp.data.segment import Segment
@@ -37,6 +38,14 @@ def comparison(number: int) -> Comparison:
 
 def choice(asked: Comparison) -> Choice:
     return Choice.A if asked.a.rewards.sum() > asked.b.rewards.sum() else Choice.B
+
+
+def predicted_reward(
+    predictor: RewardPredictor, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor
+) -> np.ndarray:
+    """The predicted reward (B,): the mean of the normalised members."""
+    mean: np.ndarray = predictor.normalised(predictor.member_rewards(observations, actions)).mean(0)
+    return mean
 
 
 def answer(db: PrefDB, numbers: range) -> list[Label | None]:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -27,8 +27,20 @@ from drlhp.training import trainer as trainer_module
 from drlhp.training.regularisation import L2_START
 from drlhp.training.trainer import Trainer, TrainerSpec
 from pref_db import PrefDB
-from reward_predictor import PredictorConfig, PredictorCopySpec, PredictorInputs, RewardPredictor
-from tests.support.ring import ENV_ID, LENGTH, SMALL, VECTORS, Ring, answer, choice, comparison, pretrain, segment
+from reward_predictor import PredictorConfig, PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
+from tests.support.ring import (
+    ENV_ID,
+    LENGTH,
+    SMALL,
+    VECTORS,
+    Ring,
+    answer,
+    choice,
+    comparison,
+    predicted_reward,
+    pretrain,
+    segment,
+)
 from tests.support.store import undo_last
 
 
@@ -95,10 +107,12 @@ def train(trainer: Trainer, n_batches: int) -> None:
         assert trainer.step()
 
 
-def rewards(predict: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-    """Predictions on fixed observations."""
+def rewards(predictor: RewardPredictor | PredictorCopy) -> np.ndarray:
+    """(members, B) normalised rewards of fixed observations."""
     made = segment(12345)
-    return predict(made.observations, made.actions)
+    if isinstance(predictor, PredictorCopy):
+        return predictor.member_rewards(made.observations, made.actions).normalised
+    return predictor.normalised(predictor.member_rewards(made.observations, made.actions))
 
 
 @pytest.mark.parametrize("target", ["preferences", "true_return"])
@@ -131,7 +145,7 @@ def test_the_trainer_waits_pretrains_and_only_then_publishes(ring: Ring) -> None
     assert copy.refresh() == ring.board.version == 0
     assert trainer.step() and trainer.pretrained and not trainer.finished
     assert copy.refresh() == ring.board.version == 1
-    assert np.array_equal(rewards(copy.member_rewards), rewards(trainer.predictor.member_rewards))
+    assert np.array_equal(rewards(copy), rewards(trainer.predictor))
     assert trainer.status()["labels"] == 10 and trainer.status()["epochs"] == 2
 
 
@@ -156,7 +170,7 @@ def test_published_rewards_are_normalised_on_segments_that_were_trained_on(ring:
         torch.from_numpy(np.concatenate([s.observations for s in stored])),
         torch.from_numpy(np.concatenate([s.actions for s in stored])),
     ).detach()
-    normalised = copy.predictor.normalised(raw)
+    normalised = torch.from_numpy(copy.predictor.normalised(raw.numpy()))
     torch.testing.assert_close(normalised.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(normalised.std(1), torch.full((3,), SMALL.reward_std), atol=1e-4, rtol=0)
 
@@ -333,10 +347,10 @@ def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
     path = first.save()
     second = ring.trainer(resume=True)
     assert second.pretrained and second.learner.batches == first.learner.batches and ring.board.version == 2
-    assert np.array_equal(rewards(first.predictor.reward), rewards(second.predictor.reward))
+    assert np.array_equal(rewards(first.predictor), rewards(second.predictor))
     published = PredictorCopySpec(VECTORS, SMALL, ring.board).build()
     published.refresh()
-    assert np.array_equal(rewards(published.member_rewards), rewards(first.predictor.member_rewards))
+    assert np.array_equal(rewards(published), rewards(first.predictor))
     ring.channels.agent_steps.value = round(SMALL.label_batch_size / SMALL.labels_per_step)
     assert second.step() and second.learner.batches == first.learner.batches + 1
     state = checkpoint.load(path, kind="reward_predictor", env_id=ENV_ID)
@@ -355,10 +369,10 @@ def test_a_loaded_predictor_starts_the_policy_without_labels(
     loaded = other.trainer(config, n_initial=0, freeze=True)
     try:
         assert loaded.finished and other.board.version == 1 and loaded.learner.batches == 0
-        assert np.array_equal(rewards(first.predictor.reward), rewards(loaded.predictor.reward))
+        assert np.array_equal(rewards(first.predictor), rewards(loaded.predictor))
         gone = replace(SMALL, load_reward_predictor_ckpt_dir=str(ring.folder / "moved"))
         resumed = other.trainer(gone, n_initial=0, freeze=True, resume=True)
-        assert np.array_equal(rewards(first.predictor.reward), rewards(resumed.predictor.reward)), "it has its own copy"
+        assert np.array_equal(rewards(first.predictor), rewards(resumed.predictor)), "it has its own copy"
         with pytest.raises(checkpoint.CheckpointError, match="another network"):
             other.trainer(replace(config, ensemble_size=2))
     finally:
@@ -372,9 +386,9 @@ def test_a_reward_that_has_run_away_comes_back(ring: Ring) -> None:
     pretrain(trainer)
     with torch.no_grad():
         trainer.learner.ensemble.get_parameter("out.bias").add_(25)
-    before = rewards(trainer.learner.ensemble.reward).mean()
+    before = rewards(trainer.learner.ensemble).mean()
     train(trainer, 100)
-    assert rewards(trainer.learner.ensemble.reward).mean() < 0.9 * before
+    assert rewards(trainer.learner.ensemble).mean() < 0.9 * before
 
 
 def test_a_training_that_diverges_ends_and_leaves_the_last_predictor_that_predicts(ring: Ring) -> None:
@@ -387,7 +401,7 @@ def test_a_training_that_diverges_ends_and_leaves_the_last_predictor_that_predic
     diverging.close()
     ring.trainers.remove(diverging)
     resumed = ring.trainer(resume=True)
-    assert np.array_equal(rewards(resumed.predictor.reward), rewards(first.predictor.reward))
+    assert np.array_equal(rewards(resumed.predictor), rewards(first.predictor))
     train(resumed, 10)
     assert resumed.learner.batches == first.learner.batches + 10
 
@@ -401,7 +415,7 @@ def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
     made = [segment(10_000 + n) for n in range(100)]
     observations, actions = np.concatenate([m.observations for m in made]), np.concatenate([m.actions for m in made])
     true = np.concatenate([m.rewards for m in made])
-    assert np.corrcoef(true, trainer.predictor.reward(observations, actions))[0, 1] > 0.8
+    assert np.corrcoef(true, predicted_reward(trainer.predictor, observations, actions))[0, 1] > 0.8
 
 
 def answer_at_random(db: PrefDB, n_labels: int) -> None:

@@ -43,6 +43,7 @@ from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from pref_db import PrefDB
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
+from tests.support.ring import predicted_reward
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
 
@@ -121,7 +122,7 @@ def test_a_pretrained_predictor_rewards_what_was_done_and_starts_and_writes_noth
     before, _ = wrapped.reset(seed=1)
     for action in (0, 1, 1):
         observation, reward, _, _, info = wrapped.step(action)
-        expected = predictor.reward(before[None], np.array([action]))[0]
+        expected = predicted_reward(predictor, before[None], np.array([action]))[0]
         assert reward == pytest.approx(float(expected)) == info["predicted_reward"]
         assert info["true_reward"] == 1.0
         before = observation
@@ -702,7 +703,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path: Path, netwo
     wrapped = HumanPreferencesEnvWrapper(env, network, **settings)
     before, _ = wrapped.reset(seed=1)
     _, reward, _, _, _ = wrapped.step(1)
-    assert reward == pytest.approx(float(predictor.reward(before[None], np.array([1]))[0]))
+    assert reward == pytest.approx(float(predicted_reward(predictor, before[None], np.array([1]))[0]))
     wrapped.close()
 
 
