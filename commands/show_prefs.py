@@ -14,13 +14,16 @@ import numpy as np
 import tyro
 
 from commands.watch import MAX_FILMED_PAIRS, PAIR_HOLD_SECONDS, REFRESH_SECONDS, video_path
-from drlhp.data.comparison import Choice
+from drlhp.data.comparison import Side, side_of
 from drlhp.errors import UserError
+from drlhp.screens.keys import WORDS
 from drlhp.screens.pictures import pair_picture, write_video
 from drlhp.screens.window import CHOSEN_SIDES, AnswerWindow
 from pref_db import AnswerRow, PrefDB, store_path
 
-ANSWER_WORDS = {"left": "left better", "right": "right better", "equal": "equal", "incomparable": "can't tell"}
+ANSWER_WORDS = {
+    side: f"{word.lower()} better" if side in ("left", "right") else word.lower() for side, word in WORDS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,9 @@ class Answer:
         return (self.row.b, self.row.a) if self.row.flip else (self.row.a, self.row.b)
 
     @property
-    def side(self) -> str:
-        """Returns the answer as a key of ANSWER_WORDS."""
-        if self.row.choice in (Choice.A, Choice.B):
-            return "left" if (self.row.choice == Choice.A) != self.row.flip else "right"
-        return self.row.choice.value
+    def side(self) -> Side:
+        """Returns the answer as the labeller saw it."""
+        return side_of(self.row.choice, flip=self.row.flip)
 
     @property
     def time(self) -> str:

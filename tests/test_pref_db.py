@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drlhp.data.comparison import Choice, Comparison, Label, is_validation
+from drlhp.data.comparison import Choice, Comparison, Label, choice_of, is_validation, side_of
 from drlhp.data.schema import SCHEMA_VERSION
 from drlhp.data.segment import Segment
 from drlhp.data.views import decode_frames, encode_frames
@@ -299,6 +299,17 @@ def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
     for seen, held in readers:
         replay(db.labels(after=seen), held)
         assert held == final
+
+
+@pytest.mark.parametrize("choice", list(Choice))
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_choice_survives_each_of_its_forms(choice: Choice, flip: bool) -> None:
+    assert choice_of(side_of(choice, flip=flip), flip=flip) == choice
+    assert Choice.of_columns(*choice.columns("a's id", "b's id"), "a's id") == choice
+    assert Choice.of_columns(*choice.columns("a's id", "b's id"), "b's id") == choice.reversed
+    seen = {Choice.A: ("left", "right"), Choice.B: ("right", "left")}.get(choice, (choice.value, choice.value))
+    assert (side_of(choice, flip=False), side_of(choice, flip=True)) == seen
+    assert Choice.of_columns("retracted", None, "a's id") is None
 
 
 def test_edit_of_an_answer_that_is_gone_changes_nothing(db: PrefDB) -> None:

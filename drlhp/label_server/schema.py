@@ -6,6 +6,8 @@ import math
 import re
 from typing import Any
 
+from drlhp.data.comparison import CHOICES
+
 Schema = dict[str, Any]
 VERSION = "1"
 MAX_BODY = 16 * 1024  # bytes
@@ -19,7 +21,7 @@ ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 TOKEN: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 NICKNAME: Schema = {"type": "string", "minLength": 1, "maxLength": 40}
 NOTE: Schema = {"type": "string", "maxLength": 500}
-CHOICE: Schema = {"type": "string", "enum": ["left", "right", "equal", "incomparable"]}
+CHOICE: Schema = {"type": "string", "enum": list(CHOICES)}
 UNIX: Schema = {"type": "number", "minimum": 0, "maximum": 4e10, "description": "unix seconds, UTC"}
 TOKENS: Schema = {"type": "array", "items": TOKEN, "maxItems": MAX_LEASES}
 
