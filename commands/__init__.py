@@ -1,4 +1,4 @@
-"""The commands of `run.py`: which there are, and where each lives.
+"""The commands of `run.py`: which there are, and where each lives. Those of the library are in drlhp/cli/.
 
 Imports the standard library alone until a command is named, so that the help is printed at once, and so that
 `run.py` can say what is missing where nothing is installed.
@@ -6,14 +6,12 @@ Imports the standard library alone until a command is named, so that the help is
 
 from __future__ import annotations
 
-import difflib
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, get_args
 
-from drlhp.cli import USER_ERROR
-from drlhp.errors import UserError
+from drlhp.cli import PLACES as LIBRARY
+from drlhp.cli import USER_ERROR, dispatch
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -24,14 +22,13 @@ Mode = Literal[
 MODES: tuple[str, ...] = get_args(Mode)
 # Where each other command lives; its module is imported when the command is used.
 PLACES = {
-    "label": "commands.label:label_command",
+    **LIBRARY,
     "watch": "commands.watch:watch_command",
     "show_prefs": "commands.show_prefs:show_prefs_command",
     "report": "commands.report:report_command",
     "reproduce": "commands.experiments:reproduce_command",
-    "export": "commands.exchange:export_command",
-    "import": "commands.exchange:import_command",
 }
+NEED_ENVIRONMENTS = PLACES.keys() - {"reproduce"}  # which lists its experiments at once
 COMMANDS = (*MODES, *PLACES, "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
@@ -70,18 +67,8 @@ def names_mode(arguments: list[str]) -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Carries out a command other than the four modes; returns the exit status. Raises UserError for an unknown one."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0 if arguments else USER_ERROR
-    name, *others = arguments
-    if name not in PLACES:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(COMMANDS)}."
-        raise UserError(f"there is no command '{name}'; {hint}")
-    if name != "reproduce":  # which draws nothing, and lists its experiments at once
+    if arguments and arguments[0] in NEED_ENVIRONMENTS:
         from commands.environments import lend_environments
 
         lend_environments()
-    module, _, function = PLACES[name].partition(":")
-    getattr(import_module(module), function)(others)
-    return 0
+    return dispatch(arguments, PLACES, USAGE, MODES)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import gymnasium
 
-from commands import label
 from commands.config import RunConfig
 from commands.progress import Progress, draw_curves, summary
 from commands.watchers import Watchers
+from drlhp.cli import label
 from drlhp.errors import USER_ERRORS, ChildError, reason_of, told
 from pref_db import PrefDB
 

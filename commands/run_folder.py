@@ -138,18 +138,6 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def in_use(path: Path) -> bool:
-    """Returns whether a run is using the folder now; the lock stays as it is."""
-    try:
-        with (path / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file releases it
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # without a readable lock file the folder is a copy, or somebody else's
-    return False
-
-
 def short_revision(revision: str) -> str:
     """Returns a `git_revision` for a table: twelve digits, and "+changes" if the tree had changes."""
     commit, *changes = revision.split("+")

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from commands.config import RunConfig
-from commands.label import give_task
+from drlhp.cli.label import give_task
 from drlhp.errors import UserError
 from pref_db import PrefDB, merge, store_path
 

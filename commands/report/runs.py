@@ -17,10 +17,11 @@ import numpy as np
 
 from commands.config import RunConfig, nulls, settings
 from commands.report.references import Reference, target
-from commands.run_folder import in_use, read_config
+from commands.run_folder import read_config
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
+from drlhp.runtime.locks import in_use
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
 from pref_db import PrefDB
 

@@ -1,21 +1,69 @@
-"""Command lines: how one is carried out, and how it ends.
+"""The program `drlhp`: the library's commands, which `run.py` has too; and how any command line is carried out.
 
 Imports the standard library alone until a command is named, so that the help is printed at once.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from drlhp.cli.streams import hang_up, prepare_streams
 from drlhp.errors import USER_ERRORS, ChildError, UserError, told
 
 USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
+
+# Where each command lives; its module is imported when the command is used.
+PLACES = {
+    "label": "drlhp.cli.label:label_command",
+    "export": "drlhp.cli.exchange:export_command",
+    "import": "drlhp.cli.exchange:import_command",
+}
+USAGE = """usage: drlhp COMMAND ...
+
+  label RUN                    answer about the segments in a run's prefs.db; on a web page with --ui web
+  export RUN --output DIR      write labels and segments for other tools: JSON lines, NumPy, CSV
+  import DIR --output FOLDER   make a new store of them, or of the original project's pickles
+
+  RUN: the log_dir of a wrapper, or any folder with a prefs.db
+  drlhp COMMAND --help         every flag
+"""
+
+
+def main() -> None:
+    """Runs the program `drlhp` with the words of its command line, and ends the process."""
+    sys.exit(command_line("drlhp", sys.argv[1:], lambda arguments: dispatch(arguments, PLACES, USAGE)))
+
+
+def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others: Sequence[str] = ()) -> int:
+    """Carries out the command that is named first; returns the exit status.
+
+    Args:
+        places: `module:function` of each command.
+        usage: the help.
+        others: commands that are carried out elsewhere, and that a mistyped name may mean.
+
+    Raises:
+        UserError: there is no such command.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage, end="")
+        return 0 if arguments else USER_ERROR
+    name, *words = arguments
+    if name not in places:
+        names = [*others, *places]
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(names)}."
+        raise UserError(f"there is no command '{name}'; {hint}")
+    module, _, function = places[name].partition(":")
+    getattr(import_module(module), function)(words)
+    return 0
 
 
 def command_line(program: str, arguments: list[str], carry_out: Callable[[list[str]], int]) -> int:

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from commands.exchange import FIELDS, export_command, import_command
+from commands.environments import lend_environments
+from drlhp.cli.exchange import FIELDS, export_command, import_command
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.views import VIEW_HEADER, VIEW_MAGIC, encode_frames
 from drlhp.errors import UserError
@@ -261,7 +262,7 @@ def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Pat
     export_command([str(run), "--output", str(tmp_path / "out")])
     (tmp_path / "full.py").write_text(
         "import resource, sys\n"
-        "from commands import exchange\nfrom drlhp import errors\n"
+        "from drlhp.cli import exchange\nfrom drlhp import errors\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
         "try:\n"
         "    exchange.import_command(sys.argv[1:])\n"
@@ -286,6 +287,12 @@ def test_a_line_of_labels_ends_with_its_line_feed_alone(run: Path, tmp_path: Pat
 
 
 # The original project's files
+
+
+@pytest.fixture(autouse=True)
+def environments() -> None:
+    """Lets `import` know the environments, as run.py does before its commands."""
+    lend_environments()
 
 
 class FakePrefDB:

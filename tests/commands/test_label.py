@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import label
-from commands.label import LabelConfig, free_name, give_settings, give_task, label_command
+from commands.environments import lend_environments
+from drlhp.cli import label
+from drlhp.cli.label import LabelConfig, free_name, give_settings, give_task, label_command
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.errors import UserError
@@ -192,6 +193,7 @@ def test_pairs_are_repeated_for_a_teacher_in_the_queue(tmp_path: Path) -> None:
 
 
 def test_a_store_without_a_task_gets_the_environments(tmp_path: Path) -> None:
+    lend_environments()  # as run.py does before its commands
     with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", ENV_ID, STEPS)) as db:
         queue = LabelQueue(db)
         give_task(db)

@@ -23,9 +23,10 @@ from commands.report.command import PAGE
 from commands.report.markup import Report
 from commands.report.references import REFERENCES, target
 from commands.report.runs import Experiment, Missing, Run, experiments, judge, newest_values, over_seeds
-from commands.run_folder import RunFolder, in_use
+from commands.run_folder import RunFolder
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.networks.batches import PairBatch, TrainingPair
+from drlhp.runtime.locks import in_use
 from pref_db import PrefDB
 from reward_predictor import preference_loss
 from tests.support import ROOT

@@ -20,7 +20,7 @@ import pytest
 import tyro
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from commands.label import LabelConfig
+from drlhp.cli.label import LabelConfig
 from drlhp.data.views import encode_frames
 from drlhp.errors import UserError
 from drlhp.label_server import Address

@@ -12,12 +12,12 @@ import pytest
 
 from commands import COMMANDS
 from commands.config import RunConfig, settings
-from commands.exchange import ExportConfig, ImportConfig
 from commands.flags import parse
-from commands.label import LabelConfig
 from commands.report import ReportConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
+from drlhp.cli.exchange import ExportConfig, ImportConfig
+from drlhp.cli.label import LabelConfig
 from drlhp.screens.keys import TERMINAL_KEYS
 from tests.support import ROOT
 

@@ -1,21 +1,15 @@
 """Labels out of a store and into a new one: JSON lines and NumPy arrays for any other tool, and no pickles.
 
-`run.py export` writes a folder that `run.py import` reads; `import` also reads what mrahtz's
-learning-from-human-preferences left (train.pkl.gz, val.pkl.gz), through an unpickler that can build nothing but
-dictionaries, lists, numbers and arrays.
+`export` writes a folder that `import` reads; `import` also reads the pickles of the original project (legacy.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import json
 import math
-import pickle
 import shlex
-import time
-import uuid
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,12 +19,13 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from drlhp.data.comparison import MU, Answer, Choice, Comparison
+from drlhp.cli.legacy import LEGACY_FILES, read_legacy
+from drlhp.cli.program import program
+from drlhp.data.comparison import Answer, Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.data.views import decode_view, unpacked_size
 from drlhp.errors import UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
-from envs import env_info
 from pref_db import PrefDB, spreadsheet_cell, store_path
 
 EXCHANGE_VERSION = 1
@@ -44,8 +39,6 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **{"answered_at": (float, int), "watched_ms": (int, type(None)), "replays": (int,), "speed": (float, int)},
     **{"late": (bool,), "flag": (bool,), "note": (str,)},
 }
-LEGACY_FILES = ("train.pkl.gz", "val.pkl.gz")
-LEGACY_CHOICES = {mu: choice for choice, mu in MU.items()}
 
 
 @dataclass(frozen=True)
@@ -72,8 +65,8 @@ class ImportConfig:
 
 
 def export_command(arguments: list[str]) -> None:
-    """Carries out `run.py export`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ExportConfig, prog="run.py export", args=arguments, use_underscores=True)
+    """Carries out `export`. Raises UserError and PrefDBError."""
+    config = tyro.cli(ExportConfig, prog=f"{program().name} export", args=arguments, use_underscores=True)
     db = PrefDB.open(store_path(Path(config.run)), read_only=True)
     try:
         n_answers, n_segments = export(db, Path(config.output))
@@ -83,8 +76,8 @@ def export_command(arguments: list[str]) -> None:
 
 
 def import_command(arguments: list[str]) -> None:
-    """Carries out `run.py import`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ImportConfig, prog="run.py import", args=arguments, use_underscores=True)
+    """Carries out `import`. Raises UserError and PrefDBError."""
+    config = tyro.cli(ImportConfig, prog=f"{program().name} import", args=arguments, use_underscores=True)
     folder, target = Path(config.folder), Path(config.output)
     if (target / "prefs.db").exists():
         raise UserError(f"{target} holds a prefs.db already; give --output another folder.")
@@ -92,7 +85,7 @@ def import_command(arguments: list[str]) -> None:
     if legacy and not (folder / "labels.jsonl").exists():
         if config.env_id is None:
             raise UserError(f"{legacy[0]} does not say of which environment it is; add --env_id.")
-        n_labels = import_legacy(legacy, target, config.env_id)
+        n_labels = _make_store(target, *read_legacy(legacy, config.env_id))
     else:
         n_labels = import_folder(folder, target)
     place = shlex.quote(config.output)
@@ -178,7 +171,8 @@ def import_folder(folder: Path, target: Path) -> int:
         if known and not (_is_text(env_id) and 0 < length < 2**53):
             raise ValueError("env_id or segment_length")
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} has no export.json; give a folder that `run.py export` has finished.") from None
+        exported = f"`{program().name} export`"
+        raise UserError(f"{folder} has no export.json; give a folder that {exported} has finished.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'export.json'} cannot be read ({error}); export again.") from error
     if not known:
@@ -311,122 +305,3 @@ def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segme
         raise
     finally:
         db.close()
-
-
-class LegacyDB:
-    """What mrahtz's `pref_db.PrefDB` held: segments by hash, and (hash, hash, mu) of each label."""
-
-    segments: Any = None
-    prefs: Any = None
-
-
-class LegacyDtype:
-    """Takes the place of NumPy's, whose state a pickle could set to anything."""
-
-    def __init__(self, name: object, *_flags: object) -> None:
-        if not isinstance(name, str) or np.dtype(name).kind not in "biuf":
-            raise pickle.UnpicklingError("an array of something other than numbers")
-        self.dtype = np.dtype(name)
-
-    def __setstate__(self, _state: object) -> None: ...
-
-
-class LegacyArray:
-    """Takes the place of NumPy's, and makes an array of bytes and a shape alone."""
-
-    array: np.ndarray
-
-    @classmethod
-    def reconstruct(cls, *_arguments: object) -> LegacyArray:
-        """NumPy's `_reconstruct`: an array that is filled afterwards."""
-        return cls()
-
-    @classmethod
-    def from_buffer(
-        cls,
-        data: bytes,
-        dtype: LegacyDtype,
-        shape: tuple[int, ...],
-        order: str,
-        axes: tuple[int, ...] | None = None,
-    ) -> LegacyArray:
-        """NumPy's `_frombuffer`, which protocol 5 asks for; `axes`: the order in which they lie in memory."""
-        self = cls()
-        self.__setstate__((1, shape, dtype, order == "F", data))
-        if order == "K" and axes is not None:
-            self.array = self.array.transpose(axes)
-        return self
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], LegacyDtype, bool, bytes]) -> None:
-        _, shape, dtype, is_fortran, data = state
-        self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
-
-
-ADMITTED = {
-    ("pref_db", "PrefDB"): LegacyDB,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): LegacyArray.reconstruct for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): LegacyArray.from_buffer for core in ("core", "_core")},
-    ("numpy", "ndarray"): "ndarray",  # only named, never called
-    ("numpy", "dtype"): LegacyDtype,
-}
-
-
-class LegacyUnpickler(pickle.Unpickler):
-    """Builds what ADMITTED names and plain values, and calls nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no store of labels holds")
-        return ADMITTED[(module, name)]
-
-
-def import_legacy(files: list[Path], target: Path, env_id: str) -> int:
-    """A new store of mrahtz's pickles; their true rewards and actions are not known and become 0.
-
-    Raises UserError; nothing was made then.
-    """
-    info = env_info(env_id)
-    if info.kind != "pixels":
-        raise UserError(f"{files[0]} holds pictures, and {env_id} shows none; give the --env_id of what was played.")
-    segments: dict[str, Segment] = {}
-    rows: list[dict[str, Any]] = []
-    for file in files:
-        try:
-            with gzip.open(file) as stream:
-                stored = LegacyUnpickler(stream).load()
-            if not isinstance(stored, LegacyDB) or not isinstance(stored.segments, dict):
-                raise ValueError("it holds no PrefDB")
-            by_hash = {key: _legacy_segment(frames, env_id, info.fps) for key, frames in stored.segments.items()}
-            for first, second, (p_a, p_b) in stored.prefs:
-                a, b = by_hash[first], by_hash[second]
-                if a.id != b.id:  # the same clip twice tells nothing
-                    segments |= {a.id: a, b.id: b}
-                    rows.append(_legacy_row(a.id, b.id, LEGACY_CHOICES[float(p_a), float(p_b)]))
-        except Exception as error:  # a hostile pickle can raise anything
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{file} is no store of labels ({reason}); nothing was imported.") from error
-    if not rows:
-        raise UserError(f"{files[0]} holds no labels; nothing was imported.")
-    return _make_store(target, env_id, max(len(segment) for segment in segments.values()), segments.values(), rows)
-
-
-def _legacy_segment(frames: Any, env_id: str, fps: float) -> Segment:
-    """From (T, 84, 84, 4) uint8, the newest of four frames last."""
-    listed = frames if isinstance(frames, list) else [frames]
-    arrays = [one.array for one in listed if isinstance(one, LegacyArray)]
-    if len(arrays) != len(listed):
-        raise ValueError("a segment that is no array")
-    stacked = np.stack(arrays) if isinstance(frames, list) else arrays[0]
-    if stacked.ndim != 4 or stacked.dtype != np.uint8 or not len(stacked):
-        raise ValueError(f"a segment of shape {stacked.shape} {stacked.dtype}")
-    steps, stack = len(stacked), stacked.shape[3]
-    unique = np.ascontiguousarray(Segment.unique_frames(np.moveaxis(stacked, 3, 1)))
-    nothing = (np.zeros(steps, np.int64), np.zeros(steps, np.float32))
-    return Segment(env_id, unique, *nothing, stack, policy_step=0, seed=0, fps=fps)
-
-
-def _legacy_row(a: str, b: str, choice: Choice) -> dict[str, Any]:
-    person = {"teacher": "mrahtz", "labeller": None, "shown_at": None, "answered_at": time.time(), "watched_ms": None}
-    rest = {"flip": False, "replays": 0, "speed": 1.0, "late": False, "flag": False, "note": ""}
-    ids = {"client_id": uuid.uuid4().hex, "comparison_id": Comparison.id_of(a, b), "a": a, "b": b}
-    return {**ids, "choice": choice.value, **person, **rest}

@@ -1,4 +1,4 @@
-"""Labelling without a trainer: `run.py label` asks about the segments that a run left in its store."""
+"""Labelling without a trainer: `label` asks about the segments that a run left in its store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from commands.run_folder import in_use
 from drlhp.bounds import SEED, at_least, check
+from drlhp.cli.program import program
 from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
@@ -24,9 +24,9 @@ from drlhp.labelling.gatherers import PreferenceGatherer, TeacherGatherer
 from drlhp.labelling.notices import SILENT_SECONDS, Notices, Who
 from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.teachers import SyntheticTeacher, check_name, synthetic_teacher, true_rewards
+from drlhp.runtime.locks import in_use
 from drlhp.screens.gatherer import gatherer_for
 from drlhp.screens.opening import Ui
-from envs import task_of
 from pref_db import PrefDB, store_path
 
 TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
@@ -91,11 +91,11 @@ class StoredPairs:
 
 
 def label_command(arguments: list[str], trouble: str = "") -> None:
-    """Carries out `run.py label`. Raises UserError and PrefDBError.
+    """Carries out `label`. Raises UserError and PrefDBError.
 
     trouble: of the run, for those who label on the page.
     """
-    config = tyro.cli(LabelConfig, prog="run.py label", args=arguments, use_underscores=True)
+    config = tyro.cli(LabelConfig, prog=f"{program().name} label", args=arguments, use_underscores=True)
     path = store_path(Path(config.run))
     beside = in_use(path.parent)
     teacher = teacher_of(config)
@@ -181,7 +181,7 @@ def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
     if config.ui != "auto" or config.page != PageConfig():
         raise UserError(
             "--teacher answers without a window, a terminal or a page; leave --ui and the page's flags out, or label "
-            "by hand with a second `run.py label`."
+            f"by hand with a second `{program().name} label`."
         )
     return synthetic_teacher(config.teacher, np.random.default_rng(config.seed))
 
@@ -218,69 +218,100 @@ def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool
 def give_task(db: PrefDB) -> None:
     """Tells labellers what good behaviour is in this environment, unless somebody has told them."""
     queue = LabelQueue(db)
-    if not queue.notices.setting("task") and (task := task_of(db.env_id)):
+    if not queue.notices.setting("task") and (task := program().task_of(db.env_id)):
         queue.notices.set_setting("task", task)
 
 
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
-    """Asks until the person leaves, there are labels enough, or nothing is left to ask.
+    """Asks until the person leaves, there are labels enough, or nothing is left to ask."""
+    Labelling(db, gatherer, config, run_goes_on).carry_out()
 
-    The page stays for as long as others on it have a pair before them: a second opinion, or one that is repeated.
 
-    While a run goes on, that asks, and says how far it is; when it has ended, this goes on with the segments that it
-    has left.
+class Labelling:
+    """Asks about the stored pairs; beside a run that goes on, which asks itself, it reports what the run says.
+
+    When the run has ended, this goes on with the segments that the run has left. The page stays for as long as other
+    people on it have a pair before them: a second opinion, or one that is repeated.
     """
-    pairs: StoredPairs | None = None  # none that are ours to ask about
-    queue, run_says = LabelQueue(db), dict[str, Any]()
-    goes_on: bool | None = None  # not known yet
-    n_labels, look_at, silent_at = db.n_labels(), 0.0, time.monotonic() + SILENT_SECONDS
-    goal, drawing = config.max_prefs, Drawing()
 
-    def asks_on_the_page() -> bool:
-        return config.ui == "web" and not goes_on and queue.leases.is_asking()
+    def __init__(
+        self, db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, run_goes_on: Callable[[], bool]
+    ) -> None:
+        self.db, self.gatherer, self.config, self.run_goes_on = db, gatherer, config, run_goes_on
+        self.queue, self.drawing = LabelQueue(db), Drawing()
+        self.pairs: StoredPairs | None = None  # None if there are none to ask about here
+        self.goes_on: bool | None = None  # not known yet
+        self.run_says: dict[str, Any] = {}
+        self.n_labels, self.goal = db.n_labels(), config.max_prefs
+        self.look_at, self.silent_at = 0.0, time.monotonic() + SILENT_SECONDS
 
-    while not gatherer.ended and (goal is None or n_labels < goal or asks_on_the_page()):
-        if time.monotonic() >= look_at:
-            look_at = time.monotonic() + LOOK_SECONDS
-            before, goes_on, goal = goes_on, run_goes_on(), config.max_prefs
-            if goes_on:  # perhaps again
-                pairs, run_says = None, queue.notices.heartbeats().get("run", (0.0, {}))[1]
-                if queue.notices.goes_on("run"):
-                    silent_at = time.monotonic() + SILENT_SECONDS
-            elif before is not False:
-                pairs, run_says = StoredPairs(db, config.seed), {}
-                if before:  # what the run wanted holds nobody any more
-                    queue.notices.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
-            if not goes_on:
-                goal = goal or queue.notices.number("goal") or None  # or that of another who labels here
-        n_open = len(gatherer.pending) + len(drawing.open)
-        n = gatherer.ahead - n_open
-        if goal is not None:
-            n = min(n, goal - n_labels - n_open)
-        while pairs and n > 0:
-            comparison, n = pairs.next(), n - 1
-            if comparison is None:
-                pairs = None
+    def carry_out(self) -> None:
+        """Asks until the person leaves, there are labels enough, or nothing is left to ask."""
+        while not self.gatherer.ended and self._wants_more():
+            if time.monotonic() >= self.look_at:
+                self._look_at_run()
+            self._ask()
+            self._tell()
+            if self.gatherer.drain():
+                self.n_labels = self.db.n_labels()
+            elif self._may_go_on():
+                time.sleep(IDLE_SECONDS)
             else:
-                drawing.begin(comparison)
-        if drawn := drawing.done():
-            gatherer.submit(drawn)
+                break
+        self.drawing.close()
+        if not self.pairs and self.drawing.trouble:
+            print(self.drawing.trouble, flush=True)
+
+    def _wants_more(self) -> bool:
+        return self.goal is None or self.n_labels < self.goal or self._asks_on_the_page()
+
+    def _may_go_on(self) -> bool:
+        """Returns whether anything is left to ask, now or later."""
+        waits = self.goes_on or self.pairs or self.gatherer.pending or self.drawing.open
+        return bool(waits) or self._asks_on_the_page()
+
+    def _asks_on_the_page(self) -> bool:
+        return self.config.ui == "web" and not self.goes_on and self.queue.leases.is_asking()
+
+    def _look_at_run(self) -> None:
+        """Notes whether the run goes on, what it says, and what is left to do here."""
+        self.look_at = time.monotonic() + LOOK_SECONDS
+        before, self.goes_on, self.goal = self.goes_on, self.run_goes_on(), self.config.max_prefs
+        notices = self.queue.notices
+        if self.goes_on:  # perhaps again
+            self.pairs, self.run_says = None, notices.heartbeats().get("run", (0.0, {}))[1]
+            if notices.goes_on("run"):
+                self.silent_at = time.monotonic() + SILENT_SECONDS
+        elif before is not False:
+            self.pairs, self.run_says = StoredPairs(self.db, self.config.seed), {}
+            if before:  # the goal of a run that has ended holds no more
+                notices.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
+        if not self.goes_on:
+            self.goal = self.goal or notices.number("goal") or None  # or that of another labeller
+
+    def _ask(self) -> None:
+        """Hands the gatherer as many pairs as it works ahead, each as soon as it is drawn."""
+        n_open = len(self.gatherer.pending) + len(self.drawing.open)
+        n = self.gatherer.ahead - n_open
+        if self.goal is not None:
+            n = min(n, self.goal - self.n_labels - n_open)
+        while self.pairs and n > 0:
+            comparison, n = self.pairs.next(), n - 1
+            if comparison is None:
+                self.pairs = None
+            else:
+                self.drawing.begin(comparison)
+        if drawn := self.drawing.done():
+            self.gatherer.submit(drawn)
+
+    def _tell(self) -> None:
+        """Shows the labeller how far this is, and what it waits for."""
+        goal, n_labels, run_says = self.goal, self.n_labels, self.run_says
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
-        if not gatherer.pending or n_labels == goal:
-            waits = WITH_OTHERS if asks_on_the_page() else ASKS if time.monotonic() < silent_at else ASKS_NOBODY
-            status = drawing.status() or waits
+        if not self.gatherer.pending or n_labels == goal:
+            run_asks = ASKS if time.monotonic() < self.silent_at else ASKS_NOBODY
+            status = self.drawing.status() or (WITH_OTHERS if self._asks_on_the_page() else run_asks)
         if goal is None:
             status = run_says.get("status", status)
-        gatherer.tell(
-            status,
-            {"labels": n_labels, "goal": goal, **{name: run_says[name] for name in OF_THE_RUN & run_says.keys()}},
-        )
-        if gatherer.drain():
-            n_labels = db.n_labels()
-        elif not (goes_on or pairs or gatherer.pending or drawing.open or asks_on_the_page()):
-            break
-        else:
-            time.sleep(IDLE_SECONDS)
-    drawing.close()
-    if not pairs and drawing.trouble:
-        print(drawing.trouble, flush=True)
+        numbers = {name: run_says[name] for name in OF_THE_RUN & run_says.keys()}
+        self.gatherer.tell(status, {"labels": n_labels, "goal": goal, **numbers})
