@@ -98,7 +98,7 @@ class LabelSet:
         self._seq_sampled = self._last_seq
 
     def sample(self) -> list[TrainingPair]:
-        """Draws a training batch: up to half of it new labels in turn, so that they soon count; the others at random."""
+        """Draws a training batch: up to half of it new labels in turn, so that they soon count; the rest at random."""
         training = self.training
         size = min(self.config.label_batch_size, len(training))
         new = [pair for pair in training if self._seq_sampled is not None and pair.label.seq > self._seq_sampled]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import logging
 import os
 import re
 import resource
@@ -146,7 +147,8 @@ def here(log_dir: Path | None, *words: str, status: int = 0) -> Done:
     """
     extra = () if log_dir is None else ("--log_dir", str(log_dir))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    out, err = io.StringIO(), io.StringIO()
+    out, err, level = io.StringIO(), io.StringIO(), logging.getLogger().level
+    logging.getLogger().setLevel(logging.INFO)  # as run.py does where nobody has set one
     try:
         with (
             contextlib.redirect_stdout(out),
@@ -160,6 +162,7 @@ def here(log_dir: Path | None, *words: str, status: int = 0) -> Done:
                 returned = left.code if isinstance(left.code, int) else 1
             assert returned == status, out.getvalue() + err.getvalue()
     finally:
+        logging.getLogger().setLevel(level)
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return Done(out.getvalue(), err.getvalue())
