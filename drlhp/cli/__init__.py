@@ -31,7 +31,7 @@ USAGE = """usage: drlhp COMMAND ...
   export RUN --output DIR      write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER   make a new store of them, or of the original project's pickles
 
-  RUN: the log_dir of a wrapper, or any folder with a prefs.db
+  RUN: a wrapper's folder in its log_dir, or any other folder with a prefs.db
   drlhp COMMAND --help         every flag
 """
 

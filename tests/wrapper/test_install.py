@@ -1,26 +1,34 @@
-"""What `pip install .` installs works by itself, beside whatever folders its user has."""
+"""The library works by itself, however it is installed, beside whatever modules its user has."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import ROOT
+import pytest
 
-# A user's script, beside folders of their own whose names are those of ours.
+from pref_db import PrefDB
+from tests.support import ROOT
+from tests.support.labelling import ENV_ID, STEPS, segment
+
+# A user's script, beside modules of their own whose names are those of the clone's.
 SCRIPT = """
-import envs, networks, run
+import config, envs, networks, run, web
 import gymnasium, drlhp, pathlib
 from drlhp import HumanPreferencesEnvWrapper
 
 if __name__ == "__main__":
-    assert envs.MINE and networks.MINE and run.MINE
+    assert config.MINE and envs.MINE and networks.MINE and run.MINE and web.MINE
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"), n_initial_prefs=6, n_initial_training_steps=3, segment_length=10,
         max_pref_interface_segs=5,
@@ -36,7 +44,7 @@ if __name__ == "__main__":
 PAGE = """
 import sys, urllib.request, pathlib
 from drlhp.label_server import launch, listen, prepare, stop
-from drlhp.pref_db import PrefDB
+from pref_db import PrefDB
 
 run = pathlib.Path("page"); run.mkdir()
 PrefDB.create(run / "prefs.db", "CartPole-v1", 10).close()
@@ -49,61 +57,169 @@ assert b"<html" in page, page
 """
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the clone, which the building of packages may write into."""
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "results", "tests")
-    return shutil.copytree(ROOT, folder / "source", ignore=ignored)
+Words = Sequence[str | Path]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+# Nothing is fetched: what builds the package and what it needs is in the environment of these tests.
+OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
+MODULES = {"pref_db.py", "pref_interface.py", "reward_predictor.py"}
 
 
-def test_the_wheel_in_an_empty_environment_beside_folders_of_the_same_names(tmp_path: Path) -> None:
-    source, wheels, user = copied(tmp_path), tmp_path / "wheels", tmp_path / "user"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    # Of what is published as source, as pip builds it where there is no wheel.
-    make_sdist = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"]
-    made = subprocess.run(make_sdist, cwd=source, check=True, capture_output=True, text=True).stdout.split()[-1]
-    sdist = source / made
-    build: list[str | Path] = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, sdist]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = wheels.iterdir()
+def carried_out(words: Words, cwd: Path | None = None, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Returns what a command printed, after a check of its exit status; no `PYTHONPATH` helps it."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A new virtual environment, which has the other packages of this one beside its own."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Environment:
+        carried_out([sys.executable, "-m", "venv", "--without-pip", folder])
+        made = cls(folder)
+        (made.packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        return made
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        return self.folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+    def install(self, *what: str | Path) -> Environment:
+        carried_out([*PIP, "--python", self.python, "install", *OFFLINE, *what])
+        return self
+
+    def installed(self) -> set[str]:
+        """Returns the top-level names that belong to the package here."""
+        code = "from importlib.metadata import files; print(*(path for path in files('drlhp')))"
+        paths = carried_out([self.python, "-c", code], cwd=self.folder).stdout.split()
+        tops = {path.split("/")[0] for path in paths if not path.startswith("..")}
+        return {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the clone, which the building of packages may write into, as a repository of its own."""
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "results")
+    folder = shutil.copytree(ROOT, tmp_path_factory.mktemp("clone") / "source", ignore=ignored)
+    git = ("git", "-C", folder, "-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false")
+    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "All of it")):
+        carried_out([*git, *words])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path) -> Path:
+    code = "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"
+    return source / carried_out([sys.executable, "-c", code], cwd=source).stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made of the source distribution, as pip does where there is no wheel."""
+    folder = tmp_path_factory.mktemp("wheels")
+    carried_out([*PIP, "wheel", *OFFLINE, "-w", folder, sdist])
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def regular(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment.make(tmp_path_factory.mktemp("regular") / "venv").install(wheel)
+
+
+@pytest.fixture(scope="module")
+def editable(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment.make(tmp_path_factory.mktemp("editable") / "venv").install("-e", f"{source}[dev]")
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A folder of somebody's own modules, whose names are those of the clone's."""
+    folder = tmp_path / "user"
+    (folder / "envs").mkdir(parents=True)
+    for name in ("envs/__init__.py", "config.py", "networks.py", "run.py", "web.py"):
+        (folder / name).write_text("MINE = True\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"drlhp"}
-    assert not any(name.startswith(f"drlhp/{ours}") for name in names for ours in ("run.py", "envs", "a2c", "config"))
-    assert "drlhp/label_server/static/index.html" in names
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"drlhp", *MODULES}
+    assert {"drlhp/label_server/static/index.html", "drlhp/py.typed"} <= set(names)
 
-    # Ours is not among the packages that this environment has beside it: those are other people's alone.
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    query: list[str | Path] = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip())
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install: list[str | Path] = [*pip, "--python", python, "install", "--no-deps", "--no-index", wheel]
-    subprocess.run(install, check=True)
 
-    user.mkdir()
-    for name in ("envs", "networks", "run", "channels", "pref_db"):
-        (user / name).mkdir()
-        (user / name / "__init__.py").write_text("MINE = True\n")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    for script in (SCRIPT, PAGE):
-        (user / "script.py").write_text(script)
-        done = subprocess.run([python, "script.py"], cwd=user, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        if script == SCRIPT:
-            assert Path(done.stdout.strip()) == packages / "drlhp"
+@pytest.mark.slow
+def test_the_source_distribution_has_what_its_tests_need(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    assert not (folder / "results").exists()
+    pytest_words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    carried_out([*pytest_words, "--collect-only"], cwd=folder)
+    carried_out([*pytest_words, "tests/project/test_floors.py", "tests/runtime/test_run_files.py"], cwd=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["folder", "git"])
+def test_a_clone_can_be_installed_by_its_path_and_by_its_address(form: str, source: Path, tmp_path: Path) -> None:
+    environment = Environment.make(tmp_path / "venv")
+    environment.install(source if form == "folder" else f"git+file://{source}")
+    assert environment.installed() == {"drlhp", *MODULES}
+    code = "import drlhp, importlib.metadata as m; print(drlhp.__file__, m.version('drlhp') == drlhp.__version__)"
+    printed = carried_out([environment.python, "-c", code], cwd=tmp_path).stdout.split()
+    assert printed == [str(environment.packages / "drlhp" / "__init__.py"), "True"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["regular", "editable"])
+def test_a_wrapped_environment_beside_modules_of_the_same_names(
+    form: str, source: Path, user: Path, request: pytest.FixtureRequest
+) -> None:
+    environment: Environment = request.getfixturevalue(form)
+    (user / "script.py").write_text(SCRIPT)
+    printed = carried_out([environment.python, "script.py"], cwd=user).stdout.strip()
+    assert Path(printed) == (environment.packages if form == "regular" else source) / "drlhp"
+    (user / "script.py").write_text(PAGE)
+    carried_out([environment.python, "script.py"], cwd=user)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["regular", "editable"])
+def test_the_program_serves_stores_without_the_clone(form: str, user: Path, request: pytest.FixtureRequest) -> None:
+    environment: Environment = request.getfixturevalue(form)
+    drlhp = environment.folder / "bin" / "drlhp"
+    with contextlib.closing(PrefDB.create(user / "prefs.db", ENV_ID, STEPS)) as db:
+        db.add_segments([segment(seed) for seed in range(3)])
+
+    assert carried_out([drlhp, "--help"], cwd=user).stdout.startswith("usage: drlhp COMMAND")
+    assert "usage: drlhp label" in carried_out([drlhp, "label", "--help"], cwd=user).stdout
+    labelled = carried_out([drlhp, "label", ".", "--teacher", "oracle"], cwd=user).stdout
+    assert "3 labels in prefs.db, 3 more than at the start." in labelled
+    carried_out([drlhp, "export", ".", "--output", "out"], cwd=user)
+    imported = carried_out([drlhp, "import", "out", "--output", "new"], cwd=user).stdout
+    assert "3 labels in new/prefs.db." in imported
+
+    (sentence,) = carried_out([drlhp, "label", "nowhere"], cwd=user, status=2).stderr.splitlines()
+    assert sentence.startswith("drlhp: ") and "nowhere" in sentence
+    (sentence,) = carried_out([drlhp, "lable", "."], cwd=user, status=2).stderr.splitlines()
+    assert sentence == "drlhp: there is no command 'lable'; did you mean label?"
 
 
 def test_all_names_can_be_imported_without_stable_baselines3() -> None:
     script = "import sys; sys.modules['stable_baselines3'] = None; from drlhp import *; HumanPreferencesEnvWrapper"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
-
-
-def test_an_editable_installation_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    """The package's modules are written anew, so there is nothing that it could point to."""
-    command = [sys.executable, "-c", "from setuptools.build_meta import build_editable; build_editable('.')"]
-    done = subprocess.run(command, cwd=copied(tmp_path), capture_output=True, text=True)
-    assert done.returncode == 1 and "drlhp cannot be installed with -e: leave that out" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_what_the_library_needs_is_among_what_the_clone_needs() -> None:
