@@ -137,7 +137,7 @@ def test_pictures_that_share_no_frame_round_trip_and_can_be_cropped(db: PrefDB) 
     np.testing.assert_array_equal(a.stacked(), pictures[0])
     np.testing.assert_array_equal(a.crop(3, 5).stacked(), pictures[0, 3:8])
     np.testing.assert_array_equal(b.frames()[..., 0], pictures[1, :, -1])
-    with pytest.raises(ValueError, match="stack 1 but for frames"):
+    with pytest.raises(ValueError, match="stack 1 unless they are frames"):
         Segment(ENV_ID, pictures[0], actions, rewards, 2, policy_step=0, seed=0, fps=15.0)
 
 

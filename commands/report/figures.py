@@ -122,7 +122,7 @@ def _how_many(values: np.ma.MaskedArray) -> str:
 def _draw_references(axes: Axes, references: Sequence[Reference], x: str) -> None:
     """Draws dotted lines at others' final rewards, and points if their steps or labels are on the axis.
 
-    Those far beyond the curves are left out, but for the target; neighbours stand together as one line.
+    Those far beyond the curves are left out, except the target; neighbours stand together as one line.
     """
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     beyond = SHOWN_BEYOND * (top - bottom)

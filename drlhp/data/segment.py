@@ -51,7 +51,7 @@ class Segment:
                 expected = " or ".join(f"{np.dtype(d)} with {n} axes, length {k}" for d, n, k in allowed)
                 raise ValueError(f"{name}: expected {expected}; received {array.dtype} {array.shape}")
         if steps < 1 or self.stack < 1 or (self.stack > 1 and self.observations.ndim != 3):
-            raise ValueError(f"expected steps, and stack 1 but for frames; received {steps=}, {self.stack=}")
+            raise ValueError(f"expected steps, and stack 1 unless they are frames; received {steps=}, {self.stack=}")
 
     def __len__(self) -> int:
         return len(self.rewards)

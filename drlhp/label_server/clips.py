@@ -229,7 +229,7 @@ class Clips:
         return Sheet(data, n, width, height, sheet_columns(n, width, height), fps)
 
     def tidy(self, keep: int) -> None:
-        """Deletes the sheets of pairs that nobody is asked about any more, but for `keep` of the newest answers.
+        """Deletes the sheets of pairs that nobody is asked about any more, except those of the `keep` newest answers.
 
         Also drafts of sheets whose writers have died.
         """
