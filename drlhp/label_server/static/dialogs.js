@@ -13,6 +13,13 @@ export function ask(dialog) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 
+/** Asks whether training shall start before all initial labels are given. */
+export async function askStart({ initial_labels, labels }) {
+  const n = (count) => count.toLocaleString("en");
+  $("start-text").textContent = `It would start by itself with ${n(initial_labels)} labels; now there are ${n(labels)}, so that the agent has less to learn from at first.`;
+  return (await ask($("start-dialog"))) === "start";
+}
+
 export const anyOpen = () => document.querySelector("dialog[open]") !== null;
 
 /** A name; null if there is one already and it is kept. */
