@@ -36,59 +36,60 @@ TEACHERS_DRAWS = 1  # gives the teacher another random stream than the others of
 
 @dataclass(frozen=True)
 class PrefsConfig:
-    """Preferences; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+    """Preferences; the defaults are the paper's for Atari (appendix A.2) if the paper names them."""
 
     synthetic_prefs: bool = False
-    """Let a synthetic teacher answer, from the true reward of the segments; any --teacher flag says so too."""
+    """Let a synthetic teacher answer by the true reward of the segments; any --teacher flag implies this."""
     teacher: str = "oracle"
-    """Who answers where nobody labels by hand: B-Pref's oracle, stoc, mistake, skip, equal or myopic, or
-    module:function, a function of a segment whose value takes the place of the true reward."""
+    """The synthetic teacher: B-Pref's oracle, stoc, mistake, skip, equal or myopic, or module:function, a function of a
+    segment whose value replaces the true reward."""
     teacher_beta: Annotated[float | None, POSITIVE_OR_INFINITE] = None
     """Rationality: prefers A with probability 1 / (1 + exp(-beta * (return of A - return of B))), at `inf` always the
-    better one. This and the next four: None leaves what the teacher has."""
+    better one. In this flag and the next four, None keeps the teacher's own value."""
     teacher_gamma: Annotated[float | None, SHARE] = None
     """Myopia: discount per agent step, counted back from a segment's end; 1 weighs all steps alike."""
     teacher_mistake: Annotated[float | None, SHARE] = None
-    """Probability that a preference is turned round."""
+    """Probability that a preference is reversed."""
     teacher_skip: Annotated[float | None, SHARE] = None
     """Can't tell if both returns are below this share of the mean return of the last 200 segments judged."""
     teacher_equal: Annotated[float | None, at_least(0)] = None
     """Equal if the returns differ by less than this share of that mean return."""
     teacher_end_penalty: Annotated[float, at_least(0)] = 0.0
-    """Taken off the true reward of the step that ends a game, in what a synthetic teacher sees; not off the rewards
-    that are reported. The paper has one in every game but Pong, and does not say how large."""
+    """Penalty that a synthetic teacher sees in the step that ends a game; reported rewards are without it. The paper
+    has one in every game except Pong, and does not say how large."""
     gather_prefs: bool = True
-    """Ask for labels; --no_gather_prefs trains on what is loaded, and leaves the reward predictor as it is."""
+    """Ask for labels; --no_gather_prefs uses loaded labels and a loaded reward predictor, and trains the latter no
+    further."""
     n_initial_prefs: Annotated[int, at_least(0)] = 500
     """Labels to gather before the reward predictor is pretrained."""
     n_initial_rounds: Annotated[int, at_least(1)] = 1
     """Rounds in which the initial labels are asked: with more than one the reward predictor learns from each, and
     chooses by `--query_selection` which pairs the next one asks."""
     max_prefs: Annotated[int, at_least(0)] = 5500
-    """Labels to gather in all; the policy goes on without more."""
+    """Labels to gather in all; after them the policy trains on without new ones."""
     max_segs: Annotated[int, at_least(2)] = 1000
-    """Newest segments kept in memory, from which the pairs to ask about are drawn; a hundred of those from before the
-    training stay when it begins."""
+    """Newest segments kept in memory, from which pairs are drawn. When training begins, a hundred of the older ones
+    stay."""
     clip_steps: Annotated[int, at_least(1)] = 25
     """Agent steps of a clip; off Atari 1.5 seconds' worth of them, as in the paper (15 to 60)."""
     query_selection: QuerySelection = "disagreement"
-    """Which pair is asked after the initial ones, which are of clips in no other pair: any; of several, the one about
-    whose answer the ensemble disagrees most (the paper's) or is least sure; any of the newest tenth of the segments; of
-    several, the one that looks least like the last 1,000 that were asked (B-Pref's greedy k-center); or those by which
-    segments are put in order."""
+    """How pairs are chosen after the initial ones, whose clips are in no other pair. `random`: any; `disagreement`: of
+    several, the one on which the ensemble disagrees most (the paper's); `entropy`: on which it is least sure; `newest`:
+    any of the newest tenth of the segments; `k_center`: the one that looks least like the last 1,000 (B-Pref's);
+    `ordering`: those that put the segments in order."""
     query_candidates: Annotated[int, at_least(1)] = 10
-    """Pairs drawn, of which that one is asked."""
+    """Pairs drawn for each question, of which the best by --query_selection is asked."""
     label_schedule: ScheduleName = "paper"
-    """How a synthetic teacher's labels spread over the training: ever rarer, at the paper's rate on MuJoCo, at the same
-    in ten steps, as the paper has it on Atari, or at rl-teacher's exponential one; or evenly."""
+    """How a synthetic teacher's labels spread over training: ever rarer at the paper's rate on MuJoCo, at that rate in
+    ten steps as the paper has it on Atari, at rl-teacher's exponential rate, or evenly."""
     load_prefs_dir: str | None = None
     """Run folder whose labels to start from."""
     ui: Ui = "auto"
-    """Where people label: in a window; in the terminal itself, which also works over SSH; or on a web page, which takes
-    any number of them. `auto` is a window where there is a display, else the terminal."""
+    """Where people label: in a window; in the terminal, which also works over SSH; or on a web page, which takes any
+    number of people. `auto` is a window if there is a display, else the terminal."""
     wait_for_labels: Annotated[Literal["never", "initial"] | float, SHARE] = "initial"
-    """What the policy waits for: `initial`, for the first n_initial_prefs labels; `never`, for a few of them; a number
-    from 0 to 1: it is asked as synthetic teachers are, and the policy waits while a greater share is unanswered."""
+    """What the policy waits for: `initial`, the first n_initial_prefs labels; `never`, a few of them. With a number
+    from 0 to 1 people are asked as often as synthetic teachers, and the policy waits while a greater share is open."""
 
     def labels_to_start(self) -> int:
         """Returns the number of labels with which the reward predictor is pretrained and the policy starts."""

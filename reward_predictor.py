@@ -35,59 +35,59 @@ NORMALISER_STRIDE = 7  # one in seven steps is kept: whole episodes of all envir
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """Reward predictor; the defaults are the paper's for Atari (appendix A.2), where it names them."""
+    """Reward predictor; the defaults are the paper's for Atari (appendix A.2) if the paper names them."""
 
     reward_predictor_network: Literal["cnn", "feature_points"] = "cnn"
     """Body for pixel observations: the paper's CNN, or learned feature points."""
     reward_predictor_uses_actions: bool = False
     """Whether the predictor sees the action beside the observation."""
     reward_predictor_normalises_pixels: bool = True
-    """Read pixels, and the numbers of vectors, relative to their mean and deviation in the initial labels' segments,
-    not as they are."""
+    """Normalise pixels, and the numbers of vectors, by their mean and standard deviation in the segments of the initial
+    labels."""
     ensemble_size: Annotated[int, at_least(1)] = 3
     """Members of the ensemble."""
     bootstrap: bool = True
-    """Train each member on its own bootstrap of the labels, as in the paper; --no_bootstrap trains each on all of them,
-    from a start of its own, since a bootstrap leaves out a third."""
+    """Train each member on its own bootstrap of the labels, as in the paper, which leaves out a third of them.
+    --no_bootstrap trains each member on all labels; they differ by their first weights."""
     hold_out: bool = True
-    """Keep a fifth of the labels out of the training, by which it is seen how well the others are predicted, and the
-    pretraining ends when that gets no better; --no_hold_out trains on all."""
+    """Hold a fifth of the labels out of training. Pretraining ends when the loss on them stops falling.
+    --no_hold_out trains on all labels, so overfitting cannot be detected."""
     reward_predictor_learning_rate: Annotated[float, POSITIVE] = 1e-3
     """Learning rate of the reward predictor (AdamW)."""
     batchnorm: bool = True
     """Batch norm on the convolutions."""
     dropout: Annotated[float, BELOW_ONE] = 0.0
     """Dropout rate on the convolutions, or on both hidden layers of vector observations; feature points have none.
-    The paper has 0.5 on Atari, with which 500 labels teach this network next to nothing."""
+    The paper has 0.5 on Atari, but with it this network learns almost nothing from 500 labels."""
     l2: Annotated[float | Literal["adaptive"], FINITE] = 0.01
     """L2 coefficient of the reward predictor: each training batch shrinks the weights by this share times the learning
     rate (AdamW's weight decay). The paper's is `adaptive`: one for each member, which holds its loss on the labels that
     its bootstrap leaves out between 1.1 and 1.5 times its training loss."""
     crop_steps: Annotated[int, at_least(0)] = 0
-    """Steps that a random crop takes from both segments of a pair in a training batch, at most; 0 does not crop."""
+    """Most steps that a random crop removes from both segments of a pair in a training batch; 0 does not crop."""
     reward_target: Literal["preferences", "true_return"] = "preferences"
-    """What the predictor is fitted to: answers, or, by least squares, the true returns of the clips that were asked
-    about (an ablation of the paper's; only with a synthetic teacher, whose answers and mistakes then do not count)."""
+    """What the predictor is fitted to: the answers, or the true returns of the clips by least squares. The latter is an
+    ablation of the paper's, needs a synthetic teacher, and ignores its answers."""
     weigh_labellers: bool = False
-    """Let a label count by the reliability of who gave it, as far as pairs that were answered more than once tell."""
+    """Weigh each label by its labeller's reliability, estimated from pairs that were answered more than once."""
     reward_std: Annotated[float, POSITIVE] = 0.05
-    """Standard deviation that predicted rewards are scaled to, about a mean of zero."""
+    """Standard deviation of the predicted rewards, whose mean is zero."""
     label_error_rate: Annotated[float, BELOW_ONE] = 0.1
-    """Chance that an answer is random, which keeps a single wrong one from weighing much."""
+    """Assumed probability that an answer is random, so that a single wrong answer weighs little."""
     label_buffer: Annotated[int, at_least(1)] = 3000
-    """Labels trained on: the newest."""
+    """Labels to train on, the newest; older ones are left out."""
     n_initial_epochs: Annotated[int, at_least(1)] = 200
-    """Passes over the initial labels before the policy starts, at most: they end when validation loss stops falling,
-    which without --hold_out there is none to see."""
+    """Most passes over the initial labels before the policy starts. With --hold_out they end when the validation loss
+    stops falling."""
     labels_per_step: Annotated[float, FINITE] = 0.02
-    """Labels trained on for each agent step of the policy. The paper has 0.1: with pixels too much for a machine of 2
-    cores, and most bodies earn no more with it."""
+    """Labels trained on for each agent step of the policy. The paper has 0.1, too much for 2 cores with pixels,
+    and which earns most bodies no more."""
     label_batch_size: Annotated[int, at_least(1)] = 16
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
     """Folder with a reward predictor checkpoint to start from."""
     reward_predictor_ckpt_interval: Annotated[int, at_least(1)] = 500
-    """Training batches of the reward predictor between checkpoints, of which there is one every two minutes anyway."""
+    """Training batches of the reward predictor between checkpoints; one is written every two minutes anyway."""
 
     @property
     def bootstraps(self) -> bool:

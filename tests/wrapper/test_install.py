@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -222,7 +223,12 @@ def test_all_names_can_be_imported_without_stable_baselines3() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
-def test_what_the_library_needs_is_among_what_the_clone_needs() -> None:
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    pinned = tomllib.loads((ROOT / "Pipfile").read_text())["packages"]
-    assert {need.split(">=")[0] for need in needs} <= set(pinned)
+def test_the_library_needs_what_the_clone_pins_and_its_developers_need_all_of_that() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = tomllib.loads((ROOT / "Pipfile").read_text())
+    needs, develops = (
+        {re.split(r"[>\[]", need)[0] for need in group}
+        for group in (project["dependencies"], project["optional-dependencies"]["dev"])
+    )
+    assert needs <= set(pinned["packages"])
+    assert needs | develops == set(pinned["packages"]) | set(pinned["dev-packages"])
