@@ -219,7 +219,7 @@ class RewardPredictor(nn.Module):
             self.body.reader.normalise(*statistics.mean_and_std())
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are finite; waits for a GPU only once."""
+        """Returns whether all weights and statistics are finite; waits for a GPU only once."""
         values = [tensor for tensor in self.state_dict().values() if tensor.is_floating_point()]
         return bool(torch.stack(torch._foreach_norm(values)).isfinite().all())
 

@@ -366,7 +366,7 @@ def stop(ring: Ring) -> None:
 
 
 def take_turns(config: RunConfig) -> bool:
-    """Whether the policy and the trainer take turns with all cores: on few cores that the policy alone can fill."""
+    """Returns whether policy and trainer take turns with all cores: on few cores, if the policy alone can fill them."""
     return n_cores() < ENOUGH_CORES and fills_cores(env_info(config.env_id), config.policy, config.torch_device())
 
 

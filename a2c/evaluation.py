@@ -32,7 +32,7 @@ class Episodes:
     capped: np.ndarray  # (N,) True if the episode was cut before its end
 
     def statistics(self) -> dict[str, float]:
-        """What evaluations.csv says of them, by the names in STATISTICS; std is that of these N (divided by N)."""
+        """Returns the statistics for evaluations.csv, by the names in STATISTICS; the variance is divided by N."""
         return {
             "episodes": len(self.returns),
             "mean": float(self.returns.mean()),
@@ -112,9 +112,9 @@ class Evaluator:
         self._env: PreferenceVecEnv | None = None
 
     def is_due(self, steps: int, *, last: bool) -> bool:
-        """Whether to evaluate after so many agent steps: at 0, at each multiple of the interval, and at the end.
+        """Returns whether to evaluate now: after 0 agent steps, at each multiple of the interval, and at the end.
 
-        A rollout may step over a multiple; then the evaluation follows the rollout. Never twice at the same step.
+        A rollout may step over a multiple; then the evaluation follows the rollout. No step is evaluated twice.
         """
         if not self.interval or steps <= self.evaluated_at:
             return False

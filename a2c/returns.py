@@ -51,11 +51,11 @@ def continuing_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Floats:
-    """The same estimates for an agent that does not learn of episodes' ends (paper, appendix A): one endless episode.
+    """Returns the estimates of `advantages` as if all episodes were a single endless one (paper, appendix A).
 
-    The next episode's first step follows an episode's last one. The step between them, on which the environment reset,
-    is skipped. If a rollout ends between the two, the value of the last observation replaces that of the next
-    episode's first.
+    The agent does not learn where episodes end: an episode's last step is followed by the next one's first. The step
+    between them, on which the environment reset, is skipped. If a rollout ends between the two, the value of the last
+    observation replaces that of the next episode's first.
 
     Args:
         rewards, values, valid: (T, N); `valid` is False on the steps that reset.

@@ -39,7 +39,7 @@ class PolicyCheckpoints:
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
 
     def is_due(self, updates: int) -> bool:
-        """Whether to save after so many updates."""
+        """Returns whether to save after so many updates."""
         return updates % self.config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by
 
     def save(self, course: Course) -> Path:

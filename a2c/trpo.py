@@ -95,7 +95,7 @@ def fit_values(policy: Policy, optimizer: Optimizer, batch: Batch) -> float:
 
 
 def actor_parameters(policy: Policy) -> list[nn.Parameter]:
-    """The tensors that hold the actor's weights."""
+    """Returns the tensors that hold the actor's weights."""
     of_critic = {id(parameter) for parameter in policy.critic.parameters()}
     return [parameter for parameter in policy.parameters() if id(parameter) not in of_critic]
 

@@ -144,7 +144,7 @@ class Descent:
 def a2c_update(
     policy: Policy, optimizer: Optimizer, batch: Batch, config: PolicyConfig, crew: Crew = ALONE
 ) -> dict[str, float]:
-    """One step on the whole batch along the advantage-weighted policy gradient."""
+    """Takes one step on the whole batch along the advantage-weighted policy gradient; returns its statistics."""
     rows: list[Rows] = [share(len(batch), crew.size, index) for index in range(crew.size)]
     if policy.memory_size or policy.keeps:  # then of the environments in which each process acted
         envs = torch.arange(config.n_envs)

@@ -34,7 +34,7 @@ RUN_MS = 3 * WAIT_MS  # for what the run has to do first
 
 
 def link_of(process: subprocess.Popen[str]) -> str:
-    """The link that the run prints."""
+    """Returns the link that the run prints."""
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(r"Label in a browser: (\S+)", line):
@@ -43,7 +43,7 @@ def link_of(process: subprocess.Popen[str]) -> str:
 
 
 def take(page: Page, path: str) -> None:
-    """A picture of a pair that is held at the middle of its clips."""
+    """Saves a picture of the page, with a pair paused in the middle of its clips."""
     wait_for_pair(page)
     page.evaluate(
         f"const s = document.querySelector('#scrub'); s.value = {MIDDLE}; s.dispatchEvent(new Event('input'))"

@@ -33,7 +33,7 @@ Cell = tuple[str, Colour, Colour]
 
 
 def watch(command: list[str]) -> str:
-    """What a command sends to a terminal of this size in so many seconds."""
+    """Runs a command in a terminal of ROWS x COLUMNS; returns its output until SECONDS after the first picture."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = {**os.environ, "COLORTERM": "truecolor"}
@@ -52,7 +52,7 @@ def watch(command: list[str]) -> str:
 
 
 def shown(sent: str) -> list[list[Cell]]:
-    """What stands in each cell after all that, for the few sequences that terminal.py sends."""
+    """Returns the cells of the screen after this output; knows only the few sequences that terminal.py sends."""
     blank: Cell = (" ", FOREGROUND, BACKGROUND)
     screen = [[blank] * COLUMNS for _ in range(ROWS)]
     row = column = 0

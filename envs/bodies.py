@@ -98,7 +98,7 @@ def forward(before: Moment, now: Moment, seconds: float) -> Floats:
 
 
 def upright(height_axis: int, height: float, alive: float) -> Reward:
-    """Rewards forward velocity, being alive (a constant), and the torso's height above a given one.
+    """Returns a reward for forward velocity, for being alive (a constant), and for the torso's height above `height`.
 
     Gymnasium's reward subtracts 1e-3 times the squared torques and rl-teacher adds them again, so neither is here.
     """

@@ -1,6 +1,6 @@
-"""The program `drlhp`: the library's commands, which `run.py` has too; and how any command line is carried out.
+"""The program `drlhp`: the library's commands, which `run.py` has too, and the code that runs any command line.
 
-Imports the standard library alone until a command is named, so that the help is printed at once.
+Until a command is named, only the standard library is imported, so that the help is printed at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from drlhp.errors import USER_ERRORS, ChildError, UserError, told
 
 USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
 
-# Where each command lives; its module is imported when the command is used.
+# Module and function of each command; the module is imported when the command is used.
 PLACES = {
     "label": "drlhp.cli.label:label_command",
     "export": "drlhp.cli.exchange:export_command",
@@ -42,12 +42,12 @@ def main() -> None:
 
 
 def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others: Sequence[str] = ()) -> int:
-    """Carries out the command that is named first; returns the exit status.
+    """Runs the command that the first argument names; returns the exit status.
 
     Args:
         places: `module:function` of each command.
-        usage: the help.
-        others: commands that are carried out elsewhere, and that a mistyped name may mean.
+        usage: the text of the help.
+        others: commands that the caller runs itself; they are suggested too if a name is mistyped.
 
     Raises:
         UserError: there is no such command.
@@ -67,22 +67,22 @@ def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others
 
 
 def command_line(program: str, arguments: list[str], carry_out: Callable[[list[str]], int]) -> int:
-    """Carries out a command line; returns the exit status: 2 for bad input, 1 for a failure while running.
+    """Runs a command line; returns the exit status: 2 for bad input, 1 for a failure while running.
 
-    Every error that the user can fix is printed as one sentence, after the name of the program.
+    An error that the user can fix is printed as one sentence, after the name of the program.
     """
     prepare_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` has the same effect as Ctrl-C.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # Under nohup the signal stays ignored.
         signal.signal(signal.SIGHUP, hang_up)
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[logging.NullHandler()])
     try:
-        if any("\udc80" <= letter <= "\udcff" for letter in "".join(arguments)):  # bytes that Python could not decode
+        if any("\udc80" <= letter <= "\udcff" for letter in "".join(arguments)):  # Python could not decode these bytes.
             raise UserError("an argument is not in UTF-8, and could not be stored; write it, or what it names, so.")
         return carry_out(arguments)
-    except BrokenPipeError:  # nobody reads any more what is printed
+    except BrokenPipeError:  # The program that read the output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     except (ChildError, *USER_ERRORS) as error:

@@ -1,4 +1,4 @@
-"""Labels out of a store and into a new one: JSON lines and NumPy arrays for any other tool, and no pickles.
+"""Exports labels from a store, and imports them into a new one: JSON lines and NumPy arrays, without pickles.
 
 `export` writes a folder that `import` reads; `import` also reads the pickles of the original project (legacy.py).
 """
@@ -29,10 +29,10 @@ from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from pref_db import PrefDB, spreadsheet_cell, store_path
 
 EXCHANGE_VERSION = 1
-LAST_SECOND = 4e10  # in the year 3237; what is later is mostly in milliseconds, and no date to show
-MAX_SEGMENT_BYTES = 2**30  # of one npz, unpacked; a segment of the paper has 0.2 MB
+LAST_SECOND = 4e10  # This is in the year 3237. A later time is mostly in milliseconds, and cannot be shown as a date.
+MAX_SEGMENT_BYTES = 2**30  # Limit for one unpacked npz; a segment of the paper has 0.2 MB.
 NUMBERS = ("stack", "policy_step", "seed", "fps")
-# Fields of labels.jsonl, with what a value may be. `a` and `b` are segment ids, and `choice` is one of them by letter.
+# Fields of labels.jsonl, and the types of their values. `a` and `b` are segment ids; `choice` names one by its letter.
 FIELDS: dict[str, tuple[type, ...]] = {
     **{"schema": (int,), "client_id": (str,), "comparison_id": (str,), "a": (str,), "b": (str,), "choice": (str,)},
     **{"flip": (bool,), "teacher": (str,), "labeller": (str, type(None)), "shown_at": (float, int, type(None))},
@@ -65,7 +65,7 @@ class ImportConfig:
 
 
 def export_command(arguments: list[str]) -> None:
-    """Carries out `export`. Raises UserError and PrefDBError."""
+    """Runs `export`. Raises UserError and PrefDBError."""
     config = tyro.cli(ExportConfig, prog=f"{program().name} export", args=arguments, use_underscores=True)
     db = PrefDB.open(store_path(Path(config.run)), read_only=True)
     try:
@@ -76,7 +76,7 @@ def export_command(arguments: list[str]) -> None:
 
 
 def import_command(arguments: list[str]) -> None:
-    """Carries out `import`. Raises UserError and PrefDBError."""
+    """Runs `import`. Raises UserError and PrefDBError."""
     config = tyro.cli(ImportConfig, prog=f"{program().name} import", args=arguments, use_underscores=True)
     folder, target = Path(config.folder), Path(config.output)
     if (target / "prefs.db").exists():
@@ -93,20 +93,20 @@ def import_command(arguments: list[str]) -> None:
 
 
 def export(db: PrefDB, output: Path) -> tuple[int, int]:
-    """Writes a copy of the store, and every effective answer and segment of that; returns how many of both.
+    """Writes a copy of the store, and all its effective answers and segments; returns the numbers of these two.
 
-    Raises UserError.
+    Raises UserError if the folder holds something or cannot be made.
     """
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; give --output another folder.")
     _make_folder(output / "segments")
     db.back_up(output / "prefs.db")
-    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # a run may go on meanwhile
+    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # A run may change `db`.
         return _export_files(copy, output)
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes what --output names; raises UserError."""
+    """Makes the folder that --output names. Raises UserError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -130,13 +130,13 @@ def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
         writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
-    # Last: a folder without it is not whole.
+    # This file comes last, so that a folder without it is known to be incomplete.
     (output / "export.json").write_text(json.dumps({**about, "answers": len(rows), "segments": n_segments}) + "\n")
     return len(rows), n_segments
 
 
 def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
-    """The effective answers, as rows of labels.jsonl."""
+    """Yields the effective answers as rows of labels.jsonl."""
     for row in db.answers():
         yield {
             "schema": EXCHANGE_VERSION,
@@ -160,9 +160,9 @@ def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
 
 
 def import_folder(folder: Path, target: Path) -> int:
-    """A new store of what `export` wrote; everything is checked before anything is made. Returns its labels.
+    """Makes a new store from an exported folder; returns its number of labels. All files are checked beforehand.
 
-    Raises UserError with what is wrong and where.
+    Raises UserError that says what is wrong, and in which file.
     """
     try:
         about = json.loads((folder / "export.json").read_text())
@@ -188,7 +188,7 @@ def import_folder(folder: Path, target: Path) -> int:
 
 
 def _load_segment(file: Path) -> Segment:
-    """A segment as `export` wrote it, its id checked against its contents. Raises UserError."""
+    """Returns a segment that `export` wrote. Raises UserError if it is damaged or its id does not fit its contents."""
     try:
         with zipfile.ZipFile(file) as archive:
             if sum(info.file_size for info in archive.infolist()) > MAX_SEGMENT_BYTES:
@@ -211,28 +211,28 @@ def _load_segment(file: Path) -> Segment:
         if segment.view is not None:
             if unpacked_size(segment.view) > MAX_SEGMENT_BYTES:
                 raise ValueError("its clip unpacks to more than a segment can hold")
-            decode_view(segment.view)  # raises if it is damaged
+            decode_view(segment.view)  # This raises an error if the clip is damaged.
         numbers_fit = all(-(2**63) <= number < 2**63 for number in (segment.policy_step, segment.seed))
         if segment.id != file.stem or not 0 < segment.fps < math.inf or not numbers_fit:
             raise ValueError("its contents are not what its name says")
-    except Exception as error:  # zipfile, NumPy and the segment have no common base class for damaged input
+    except Exception as error:  # The errors of zipfile, NumPy and Segment have no common base class.
         raise UserError(f"{file} is no segment ({str(error).splitlines()[0] if str(error) else error!r}).") from error
     return segment
 
 
 def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
-    """The rows of labels.jsonl. Raises UserError at the first that cannot be."""
+    """Returns the rows of labels.jsonl. Raises UserError at the first invalid row."""
     rows: list[dict[str, Any]] = []
     client_ids: set[str] = set()
     try:
         with file.open(encoding="utf-8") as opened:
-            lines = opened.readlines()  # a string may hold what str.splitlines takes for the end of a line
+            lines = opened.readlines()  # str.splitlines would also split at separators inside a JSON string.
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}); export again.") from error
     for number, line in enumerate(lines, start=1):
         wrong = None
         try:
-            row = json.loads(line, parse_constant=lambda word: word)  # NaN and infinity are words, not numbers
+            row = json.loads(line, parse_constant=lambda word: word)  # NaN and Infinity stay text, which is refused.
             wrong = _wrong(row, segment_ids, client_ids)
         except (ValueError, RecursionError) as error:
             wrong = f"it is no JSON ({error})"
@@ -244,7 +244,7 @@ def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be stored: JSON can also hold halves of characters."""
+    """Returns whether a string can be stored, since JSON can also hold lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -253,7 +253,7 @@ def _is_text(value: str) -> bool:
 
 
 def _wrong(row: Any, segment_ids: set[str], client_ids: set[str]) -> str | None:
-    """What is wrong with a row of labels.jsonl, or None."""
+    """Returns what is wrong with a row of labels.jsonl; None if nothing is."""
     if not isinstance(row, dict) or set(row) != set(FIELDS):
         return f"expected the fields {', '.join(FIELDS)}"
     for name, types in FIELDS.items():
@@ -286,7 +286,7 @@ def _answer(row: dict[str, Any]) -> Answer:
 
 
 def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segment], rows: list[dict[str, Any]]) -> int:
-    """A new store of these segments and answers, or none if that fails; returns its labels."""
+    """Makes a new store of these segments and answers, or none if that fails; returns its number of labels."""
     is_new = not target.exists()
     _make_folder(target)
     db = PrefDB.create(target / "prefs.db", env_id, length)

@@ -29,14 +29,14 @@ from drlhp.screens.gatherer import gatherer_for
 from drlhp.screens.opening import Ui
 from pref_db import PrefDB, store_path
 
-TRIES = 200  # pairs looked at for one that was not asked yet, before all are counted up
+TRIES = 200  # After so many random pairs that were all asked already, every pair is checked in turn.
 IDLE_SECONDS = 1 / 120
-LOOK_SECONDS = 1.0  # between looks at whether the run goes on
+LOOK_SECONDS = 1.0  # time between two checks whether the run goes on
 ASKS = "Waiting for the run to ask; its questions come as the agent acts"
 ASKS_NOBODY = "The run that goes on here asks no people; its pairs are asked about when it has ended"
 WITH_OTHERS = "The pairs that are left are with other people"
 WHO: Who = "label"
-OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in what it says of itself
+OF_THE_RUN = {"labels", "goal", "initial_labels"}  # numbers in the run's own state
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LabelConfig:
 
 
 class StoredPairs:
-    """Pairs of stored segments about which nobody was asked, drawn at random."""
+    """Random pairs of stored segments that no labeller was asked about."""
 
     def __init__(self, db: PrefDB, seed: int) -> None:
         self.db, self.rng = db, np.random.default_rng(seed)
@@ -70,7 +70,7 @@ class StoredPairs:
         self.asked = db.comparison_ids()
 
     def next(self) -> Comparison | None:
-        """A pair that was not asked before; None if there is none left."""
+        """Returns a pair that no labeller was asked about; None if there is none left."""
         n = len(self.ids)
         for _ in range(TRIES if n >= 2 else 0):
             i, j = self.rng.choice(n, 2, replace=False)
@@ -91,9 +91,10 @@ class StoredPairs:
 
 
 def label_command(arguments: list[str], trouble: str = "") -> None:
-    """Carries out `label`. Raises UserError and PrefDBError.
+    """Runs `label`. Raises UserError and PrefDBError.
 
-    trouble: of the run, for those who label on the page.
+    Args:
+        trouble: what does not work in the run, shown to the labellers on the page.
     """
     config = tyro.cli(LabelConfig, prog=f"{program().name} label", args=arguments, use_underscores=True)
     path = store_path(Path(config.run))
@@ -122,9 +123,9 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
             gatherer = in_person(config.ui, db, labeller)
         try:
             label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
-        finally:  # also at Ctrl-C, which is how most end it
+        finally:  # This runs after Ctrl-C too, with which most people end the command.
             gatherer.close()
-            if config.ui != "web":  # whose last word is the page's
+            if config.ui != "web":  # The page's gatherer has told the other processes already.
                 end(db)
             n = db.n_labels()
             change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
@@ -135,7 +136,10 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
 
 
 def in_person(ui: Ui, db: PrefDB, labeller: str) -> PreferenceGatherer:
-    """The person at this screen; where it cannot be opened, their name is free again. Raises DisplayError."""
+    """Returns a gatherer that asks the person at this screen.
+
+    Raises DisplayError if the screen cannot be opened; the person's name is then free again.
+    """
     try:
         return gatherer_for(ui, db, labeller, WHO)
     except BaseException:
@@ -149,21 +153,25 @@ def end(db: PrefDB) -> None:
 
 
 def give_settings(queue: LabelQueue, config: LabelConfig, *, beside: bool) -> None:
-    """Sets what this command names; and the rest too, unless somebody else asks people here, whose settings it is."""
+    """Stores this command's settings for all processes.
+
+    Beside a run, settings that are stored already stay. Beside another `label`, only those that differ from the
+    defaults replace them.
+    """
     settings = config.page.settings(config.max_prefs or 0, 0)
     if not beside and queue.notices.goes_on(WHO):
         usual, beside = PageConfig().settings(0, 0), True
         queue.notices.give_settings(
             {key: value for key, value in settings.items() if usual.get(key) != value}, keep=False
         )
-    # A run that goes on has settings of its own, and people who know it by its name.
+    # A run that goes on has stored its own settings, and its labellers rely on them.
     queue.notices.give_settings(settings, keep=beside)
 
 
 def free_name(queue: LabelQueue, usual: str) -> str:
-    """The usual name, or another where somebody labels by that now: two by one name would be shown the same pairs."""
+    """Returns the usual name, or a numbered one if it is in use: two labellers of one name would see the same pairs."""
     name, n = usual, 1
-    with queue.db.transaction():  # or another who starts just now would be given the same
+    with queue.db.transaction():  # Otherwise a labeller who starts at the same time could get the same name.
         while queue.is_present(name):
             n += 1
             name = f"{usual}-{n}"
@@ -174,7 +182,10 @@ def free_name(queue: LabelQueue, usual: str) -> str:
 
 
 def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
-    """The teacher that answers, if one does. Raises UserError if it cannot be found, or a person is asked too."""
+    """Returns the synthetic teacher, or None if a person answers.
+
+    Raises UserError if there is no such teacher, or if flags that are only for people are given too.
+    """
     if config.teacher is None:
         return None
     check_name(config.teacher)
@@ -187,9 +198,9 @@ def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
 
 
 def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool) -> None:
-    """Raises UserError if there is nothing that can be shown, or nothing that the teacher could tell apart.
+    """Raises UserError if no pair can be shown, or if the teacher would call all segments equal.
 
-    Beside a run, which makes segments, there may be none yet.
+    Beside a run there may be no segments yet, because the run will make them.
     """
     ids = db.segment_ids()
     if beside and not ids:
@@ -200,7 +211,7 @@ def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool
             f"gather_initial_prefs {db.env_id} --no_gather_prefs."
         )
     if teacher is not None:
-        # So it is where they are not known (`import`), and in an environment that has none.
+        # All true rewards are 0 if an import did not know them, or if the environment has none.
         if teacher.rewards is true_rewards and not any(segment.rewards.any() for segment in db.segments()):
             raise UserError(
                 f"{db.path} holds no true reward but 0 so far, by which --teacher {teacher.name} would call all equal; "
@@ -216,22 +227,22 @@ def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool
 
 
 def give_task(db: PrefDB) -> None:
-    """Tells labellers what good behaviour is in this environment, unless somebody has told them."""
+    """Stores a sentence for labellers about good behaviour in this environment, unless the store has one."""
     queue = LabelQueue(db)
     if not queue.notices.setting("task") and (task := program().task_of(db.env_id)):
         queue.notices.set_setting("task", task)
 
 
 def label(db: PrefDB, gatherer: PreferenceGatherer, config: LabelConfig, *, run_goes_on: Callable[[], bool]) -> None:
-    """Asks until the person leaves, there are labels enough, or nothing is left to ask."""
+    """Asks until the person leaves, there are enough labels, or nothing is left to ask."""
     Labelling(db, gatherer, config, run_goes_on).carry_out()
 
 
 class Labelling:
-    """Asks about the stored pairs; beside a run that goes on, which asks itself, it reports what the run says.
+    """Asks about the stored pairs. While a run goes on, the run asks, and this only shows what the run reports.
 
-    When the run has ended, this goes on with the segments that the run has left. The page stays for as long as other
-    people on it have a pair before them: a second opinion, or one that is repeated.
+    When the run has ended, this asks about the segments that the run has left. The page stays open as long as other
+    people on it still have a pair to answer: a second opinion, or a repeated pair.
     """
 
     def __init__(
@@ -240,13 +251,13 @@ class Labelling:
         self.db, self.gatherer, self.config, self.run_goes_on = db, gatherer, config, run_goes_on
         self.queue, self.drawing = LabelQueue(db), Drawing()
         self.pairs: StoredPairs | None = None  # None if there are none to ask about here
-        self.goes_on: bool | None = None  # not known yet
+        self.goes_on: bool | None = None  # None until the first check
         self.run_says: dict[str, Any] = {}
         self.n_labels, self.goal = db.n_labels(), config.max_prefs
         self.look_at, self.silent_at = 0.0, time.monotonic() + SILENT_SECONDS
 
     def carry_out(self) -> None:
-        """Asks until the person leaves, there are labels enough, or nothing is left to ask."""
+        """Asks until the person leaves, there are enough labels, or nothing is left to ask."""
         while not self.gatherer.ended and self._wants_more():
             if time.monotonic() >= self.look_at:
                 self._look_at_run()
@@ -274,23 +285,23 @@ class Labelling:
         return self.config.ui == "web" and not self.goes_on and self.queue.leases.is_asking()
 
     def _look_at_run(self) -> None:
-        """Notes whether the run goes on, what it says, and what is left to do here."""
+        """Checks whether the run goes on, what it reports, and what is left to ask here."""
         self.look_at = time.monotonic() + LOOK_SECONDS
         before, self.goes_on, self.goal = self.goes_on, self.run_goes_on(), self.config.max_prefs
         notices = self.queue.notices
-        if self.goes_on:  # perhaps again
+        if self.goes_on:  # It may have been resumed.
             self.pairs, self.run_says = None, notices.heartbeats().get("run", (0.0, {}))[1]
             if notices.goes_on("run"):
                 self.silent_at = time.monotonic() + SILENT_SECONDS
         elif before is not False:
             self.pairs, self.run_says = StoredPairs(self.db, self.config.seed), {}
-            if before:  # the goal of a run that has ended holds no more
+            if before:  # The goal of the run ends with the run.
                 notices.give_settings({"goal": "0", "initial_labels": "0"}, keep=False)
         if not self.goes_on:
-            self.goal = self.goal or notices.number("goal") or None  # or that of another labeller
+            self.goal = self.goal or notices.number("goal") or None  # Another `label` may have set one.
 
     def _ask(self) -> None:
-        """Hands the gatherer as many pairs as it works ahead, each as soon as it is drawn."""
+        """Gives the gatherer as many pairs as it prepares in advance, each as soon as it is drawn."""
         n_open = len(self.gatherer.pending) + len(self.drawing.open)
         n = self.gatherer.ahead - n_open
         if self.goal is not None:
@@ -305,7 +316,7 @@ class Labelling:
             self.gatherer.submit(drawn)
 
     def _tell(self) -> None:
-        """Shows the labeller how far this is, and what it waits for."""
+        """Shows the labeller the number of labels, and what the command waits for."""
         goal, n_labels, run_says = self.goal, self.n_labels, self.run_says
         status = f"Label {n_labels + 1}" if goal is None else f"Label {n_labels + 1} of {goal}"
         if not self.gatherer.pending or n_labels == goal:

@@ -24,14 +24,14 @@ LEGACY_CHOICES = {mu: choice for choice, mu in MU.items()}
 
 
 class LegacyDB:
-    """What mrahtz's `pref_db.PrefDB` held: segments by hash, and (hash, hash, mu) of each label."""
+    """Holds the data of mrahtz's `pref_db.PrefDB`: segments by hash, and (hash, hash, mu) of each label."""
 
     segments: Any = None
     prefs: Any = None
 
 
 class LegacyDtype:
-    """Takes the place of NumPy's, whose state a pickle could set to anything."""
+    """Replaces NumPy's dtype, because a pickle could set that one's state to anything."""
 
     def __init__(self, name: object, *_flags: object) -> None:
         if not isinstance(name, str) or np.dtype(name).kind not in "biuf":
@@ -42,13 +42,13 @@ class LegacyDtype:
 
 
 class LegacyArray:
-    """Takes the place of NumPy's, and makes an array of bytes and a shape alone."""
+    """Replaces NumPy's array, and makes an array from nothing but bytes, a number type and a shape."""
 
     array: np.ndarray
 
     @classmethod
     def reconstruct(cls, *_arguments: object) -> LegacyArray:
-        """NumPy's `_reconstruct`: an array that is filled afterwards."""
+        """Returns an empty array that is filled later, as NumPy's `_reconstruct` does."""
         return cls()
 
     @classmethod
@@ -60,7 +60,11 @@ class LegacyArray:
         order: str,
         axes: tuple[int, ...] | None = None,
     ) -> LegacyArray:
-        """NumPy's `_frombuffer`, which protocol 5 asks for; `axes`: the order in which they lie in memory."""
+        """Returns an array of these bytes, as NumPy's `_frombuffer` does, which pickle protocol 5 names.
+
+        Args:
+            axes: the order of its axes in memory, used if `order` is K.
+        """
         self = cls()
         self.__setstate__((1, shape, dtype, order == "F", data))
         if order == "K" and axes is not None:
@@ -76,13 +80,13 @@ ADMITTED = {
     ("pref_db", "PrefDB"): LegacyDB,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): LegacyArray.reconstruct for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): LegacyArray.from_buffer for core in ("core", "_core")},
-    ("numpy", "ndarray"): "ndarray",  # only named, never called
+    ("numpy", "ndarray"): "ndarray",  # A pickle names this class, but never calls it.
     ("numpy", "dtype"): LegacyDtype,
 }
 
 
 class LegacyUnpickler(pickle.Unpickler):
-    """Builds what ADMITTED names and plain values, and calls nothing else."""
+    """Builds plain values and the classes in ADMITTED, and calls nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
@@ -91,9 +95,9 @@ class LegacyUnpickler(pickle.Unpickler):
 
 
 def read_legacy(files: list[Path], env_id: str) -> tuple[str, int, list[Segment], list[dict[str, Any]]]:
-    """Returns what a store is made of: environment, longest segment, segments and rows of answers.
+    """Returns the parts of a store: environment, length of the longest segment, segments, and rows of answers.
 
-    The pickles hold neither true rewards nor actions; both become 0. Raises UserError.
+    The pickles hold neither true rewards nor actions; both become 0. Raises UserError if a file cannot be read.
     """
     fps = program().pixels_fps(env_id)
     if fps is None:
@@ -109,10 +113,10 @@ def read_legacy(files: list[Path], env_id: str) -> tuple[str, int, list[Segment]
             by_hash = {key: _legacy_segment(frames, env_id, fps) for key, frames in stored.segments.items()}
             for first, second, (p_a, p_b) in stored.prefs:
                 a, b = by_hash[first], by_hash[second]
-                if a.id != b.id:  # the same clip twice tells nothing
+                if a.id != b.id:  # A label between two equal clips has no information.
                     segments |= {a.id: a, b.id: b}
                     rows.append(_legacy_row(a.id, b.id, LEGACY_CHOICES[float(p_a), float(p_b)]))
-        except Exception as error:  # a hostile pickle can raise anything
+        except Exception as error:  # A hostile pickle can raise anything.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{file} is no store of labels ({reason}); nothing was imported.") from error
     if not rows:
@@ -121,7 +125,10 @@ def read_legacy(files: list[Path], env_id: str) -> tuple[str, int, list[Segment]
 
 
 def _legacy_segment(frames: Any, env_id: str, fps: float) -> Segment:
-    """From (T, 84, 84, 4) uint8, the newest of four frames last."""
+    """Returns a segment of (T, 84, 84, 4) uint8 observations, in which the newest of four frames is last.
+
+    Raises ValueError if the frames have another form.
+    """
     listed = frames if isinstance(frames, list) else [frames]
     arrays = [one.array for one in listed if isinstance(one, LegacyArray)]
     if len(arrays) != len(listed):

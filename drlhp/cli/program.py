@@ -1,20 +1,20 @@
-"""The program that a command of the library is part of: its name, and what it knows of environments."""
+"""The program that a command of the library is part of: its name, and what it knows about environments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-ATARI_FPS = 15.0  # 60 frames a second, of which the original project's agents saw each fourth
+ATARI_FPS = 15.0  # Atari shows 60 frames a second, and the original project's agents saw every fourth.
 
 
 @dataclass(frozen=True)
 class Program:
     """The library's own program, `drlhp`, knows no environment by name; `run.py` knows those of `envs/`."""
 
-    name: str = "drlhp"  # as messages and the help call it
-    task_of: Callable[[str], str] = lambda _env_id: ""  # good behaviour in an environment, or nothing
-    # Agent steps a second of an environment whose observations are pictures; None for another kind.
+    name: str = "drlhp"  # the name in messages and in the help
+    task_of: Callable[[str], str] = lambda _env_id: ""  # says what good behaviour is in an environment; may be empty
+    # Returns the agent steps a second of an environment with pictures as observations; None for any other environment.
     pixels_fps: Callable[[str], float | None] = lambda _env_id: ATARI_FPS
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Makes a command's standard streams safe: closed streams, a lost terminal, and characters that cannot be encoded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def hang_up(*_: object) -> None:
-    """The terminal is gone, as when an SSH session is cut off: a Ctrl-C after which nothing can be said any more."""
+    """Acts like Ctrl-C and discards all further output, because the terminal is gone, as after a lost SSH session."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -16,7 +16,7 @@ def hang_up(*_: object) -> None:
 
 
 def prepare_streams() -> None:
-    """Lets a stream that was closed lead nowhere, and letters that one cannot take come as question marks."""
+    """Connects closed streams to the null device, and replaces characters that a stream cannot encode or decode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115

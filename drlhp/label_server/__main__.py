@@ -1,6 +1,6 @@
-"""`python -m label_server PREFS_DB RUN_FOLDER SOCKET NAME ORIGIN`, as `launch` starts it.
+"""`python -m drlhp.label_server PREFS_DB RUN_FOLDER SOCKET NAME ORIGIN`, as `launch` starts it.
 
-The socket is an open file's number; the name is that of who labels on this machine; the origin may be empty.
+SOCKET is the number of an open file. NAME is the labeller's on this machine. ORIGIN may be empty.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Clips for the page: every frame of a segment in one lossless picture, drawn once and kept where the run says."""
+"""Clips for the page: every frame of a segment in one lossless picture, drawn once and kept in a folder or at a URL."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pref_db import PrefDB
 
 log = logging.getLogger("label_server")
 
-MAX_SIDE = 4096  # pixels of a sheet: what the picture memory of every phone takes; WebP itself ends at 16383
+MAX_SIDE = 4096  # Pixels of a sheet's side. Every phone can show such a picture; WebP's own limit is 16383.
 N_RENDERERS = 2
 KEEP_CLIPS = 2000
-# Efforts of the encoder, of 6 and of 100: more would cost twice the time, while a policy trains, for a little of size.
+# Efforts of the encoder, at most 6 and 100. More would take twice the time from the training and save little space.
 WEBP_METHOD, WEBP_QUALITY = 1, 20
 S3 = ("s3", "s3a")
-S3_SECONDS = 5  # to connect, and for a reply: somebody waits for the clip
-RETRY_SECONDS = 60.0  # after a store has failed, before it is tried again
-DRAFT_SECONDS = 600.0  # after which who wrote a draft has died
-TIDY_AFTER = 100  # sheets written, between looks for old ones
+S3_SECONDS = 5  # Limit for a connection and for a reply. It is short because a labeller waits for the clip.
+RETRY_SECONDS = 60.0  # A store that failed is tried again after this time.
+DRAFT_SECONDS = 600.0  # A draft older than this is deleted, because its writer must have died.
+TIDY_AFTER = 100  # Old sheets are deleted each time that so many were written.
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Sheet:
 
 
 def sheet_columns(n: int, width: int, height: int) -> int:
-    """Frames in a row such that n of them fit a sheet: as many as the side allows.
+    """Returns how many frames stand in a row of a sheet with n frames: as many as its width allows.
 
-    Raises ValueError if they do not fit.
+    Raises ValueError if the frames do not fit.
     """
     columns = min(n, max(1, MAX_SIDE // width))
     if width > MAX_SIDE or -(-n // columns) * height > MAX_SIDE:
@@ -59,7 +59,10 @@ def sheet_columns(n: int, width: int, height: int) -> int:
 
 
 def fitted(frames: np.ndarray) -> np.ndarray:
-    """(T, H, W, 3) uint8 frames, made smaller by the least whole number with which they fit a sheet."""
+    """Returns (T, H, W, 3) uint8 frames, made smaller by the least whole factor with which they fit a sheet.
+
+    Raises ValueError if there is no such factor.
+    """
     n, height, width = frames.shape[:3]
     for factor in range(1, max(height, width) + 1):
         try:
@@ -71,7 +74,7 @@ def fitted(frames: np.ndarray) -> np.ndarray:
 
 
 def encode_sheet(frames: np.ndarray) -> tuple[bytes, int]:
-    """(T, H, W, 3) uint8 frames as one lossless WebP picture, and how many are in a row."""
+    """Encodes (T, H, W, 3) uint8 frames as one lossless WebP picture; returns it and the number of frames in a row."""
     n, height, width = frames.shape[:3]
     columns = sheet_columns(n, width, height)
     rows = -(-n // columns)
@@ -85,10 +88,10 @@ def encode_sheet(frames: np.ndarray) -> tuple[bytes, int]:
 
 
 class SheetStore:
-    """Sheets by segment id, in a folder or whatever else fsspec can write to; its methods raise what that raises."""
+    """Sheets by segment id, in a folder or any other place that fsspec can write to. Methods raise fsspec's errors."""
 
     def __init__(self, place: Path | str) -> None:
-        """Raises OSError, in one sentence, if the URL names nothing that fsspec knows or can use."""
+        """Opens a folder or URL. Raises OSError, in one sentence, if fsspec does not know the URL or cannot use it."""
         self.name = str(place)
         self._fs: Any
         if isinstance(place, Path):
@@ -114,10 +117,10 @@ class SheetStore:
         except Exception as error:  # each file system has errors of its own
             raise OSError(f"--clips_url {place} cannot be used ({_words(error)}); give a URL of fsspec's.") from error
         if protocol in S3:
-            self._fs.retries = 1  # s3fs's own, on top of botocore's
+            self._fs.retries = 1  # s3fs retries too, on top of botocore.
 
     def check(self) -> None:
-        """Writes something, reads it and deletes it. Raises OSError, in one sentence, if that does not work."""
+        """Writes a file, reads it and deletes it. Raises OSError, in one sentence, if that does not work."""
         path = self._path(f"test-{time.time_ns()}")
         try:
             self._fs.pipe_file(path, b"test")
@@ -133,7 +136,7 @@ class SheetStore:
             raise OSError(f"--clips_url {self.name} gives back something else than was written; choose another place.")
 
     def read(self, segment_id: str) -> bytes | None:
-        """A sheet; None if it is not there, or only part of it is because its writer was killed."""
+        """Returns a sheet; None if there is none, or only a part because its writer was killed."""
         try:
             data: bytes = self._fs.cat_file(self._path(segment_id))
         except FileNotFoundError:
@@ -141,12 +144,12 @@ class SheetStore:
         return data if _is_whole(data) else None
 
     def write(self, segment_id: str, data: bytes) -> None:
-        """Stores a sheet whole or not at all, also where the power is cut; stores of objects do so by themselves."""
+        """Stores a sheet whole or not at all, even if the power fails; object stores do so by themselves."""
         path = self._path(segment_id)
         if not isinstance(self._fs, LocalFileSystem):
             self._fs.pipe_file(path, data)
             return
-        draft = Path(f"{path}.{os.getpid()}-{threading.get_ident()}")  # two may draw the same clip
+        draft = Path(f"{path}.{os.getpid()}-{threading.get_ident()}")  # Two threads may draw the same clip.
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
             with draft.open("wb") as file:
@@ -158,16 +161,16 @@ class SheetStore:
             draft.unlink(missing_ok=True)
 
     def drop_drafts(self) -> None:
-        """Deletes what writers that were killed have left; where it cannot, nothing else is hindered."""
+        """Deletes the drafts that killed writers have left; a draft that cannot be deleted is skipped."""
         if not isinstance(self._fs, LocalFileSystem):
             return
         for draft in Path(self._root).glob("*.webp.*"):
-            with contextlib.suppress(OSError):  # another server may have been first
+            with contextlib.suppress(OSError):  # Another server may have deleted it.
                 if draft.stat().st_mtime < time.time() - DRAFT_SECONDS:
                     draft.unlink()
 
     def ids(self) -> set[str]:
-        """Of all segments that have a sheet here."""
+        """Returns the ids of all segments that have a sheet here."""
         try:
             names = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -182,24 +185,24 @@ class SheetStore:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether all of a WebP file is there: its header says how long it is."""
+    """Returns whether a WebP file is complete: its header says how long it is."""
     return data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data)
 
 
 def _words(error: Exception) -> str:
-    """An error's first line, without the full stop."""
+    """Returns an error's first line without the full stop, or else the name of its class."""
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 class Clips:
-    """Sprite sheets by segment id, made when first asked for; safe to call from several threads.
+    """Sprite sheets by segment id, drawn on the first request; several threads may call it.
 
     Args:
-        keep: sheets of answered pairs that are kept, of the newest answers; others are drawn again when asked for.
+        keep: number of sheets of answered pairs that are kept, newest answers first; others are drawn again on request.
     """
 
     def __init__(self, db_path: Path, place: Path | str, keep: int) -> None:
-        """Raises OSError if there cannot be a store at that place."""
+        """Opens the store of sheets. Raises OSError if there cannot be one at that place."""
         self._db_path, self._store, self._keep = db_path, SheetStore(place), keep
         self._store.drop_drafts()
         self._is_local = isinstance(place, Path)
@@ -208,16 +211,16 @@ class Clips:
         self._shapes: dict[str, tuple[int, int, int, float]] = {}  # frames, height, width, fps
         self._written = 0
         self._retry_at = 0.0
-        self.trouble = ""  # why the store is not used now
+        self.trouble = ""  # the reason why the store is not used now; empty if it is used
 
     def sheet(self, segment_id: str) -> Sheet:
-        """The sheet of a segment, from the store or drawn now: a store that fails holds nobody up for long.
+        """Returns the sheet of a segment, from the store or drawn now. A store that failed is not asked for a minute.
 
-        Raises PrefDBError if there is no such segment, ValueError if it cannot be seen.
+        Raises PrefDBError if there is no such segment, and ValueError if it cannot be shown.
         """
         data, shape = self._read(segment_id), self._shapes.get(segment_id)
         if data is None or shape is None:
-            # In colour if it was recorded so, else the newest grey frame of each step.
+            # These are colour frames if any were recorded, else the newest grey frame of each step.
             segment = self._db().segment(segment_id)
             frames = fitted(segment.frames())
             n, height, width = frames.shape[:3]
@@ -229,9 +232,9 @@ class Clips:
         return Sheet(data, n, width, height, sheet_columns(n, width, height), fps)
 
     def tidy(self, keep: int) -> None:
-        """Deletes the sheets of pairs that nobody is asked about any more, except those of the `keep` newest answers.
+        """Deletes the sheets of pairs that labellers are no longer asked about, except the `keep` newest sheets.
 
-        Also drafts of sheets whose writers have died.
+        The newest sheets are those of the newest answers. Also deletes drafts whose writers have died.
         """
         rows = LabelQueue(self._db()).newest_pairs()
         asked = {segment_id for is_asked, *both in rows if is_asked for segment_id in both}
@@ -258,7 +261,7 @@ class Clips:
             return
         try:
             if self._is_local and nearly_full(self._db_path):
-                if not self.trouble:  # once: all that can go is gone then
+                if not self.trouble:  # Only once, because after that no sheet is left to delete.
                     self.tidy(0)
                 self._say("the disk is nearly full")
                 return
@@ -280,7 +283,7 @@ class Clips:
             log.warning(self.trouble)
 
     def _db(self) -> PrefDB:
-        """Each thread has a connection of its own."""
+        """Returns the calling thread's own connection to the store of labels."""
         if not hasattr(self._local, "db"):
             self._local.db = PrefDB.open(self._db_path, read_only=True)
         db: PrefDB = self._local.db

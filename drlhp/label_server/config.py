@@ -1,4 +1,4 @@
-"""Settings of the page on which people label."""
+"""Settings of the labelling page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The labelling page of a run: its server is a child that may die without the run, and is then started again."""
+"""The labelling page of a run. Its server is a child process; if it dies, the run goes on and starts it again."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from pref_db import PrefDB
 
 log = logging.getLogger("run")
 
-RESTART_SECONDS = 1.0  # before the first new try; twice as long before each further one, up to a minute
-STEADY_SECONDS = 60.0  # a server that ran for so long failed by accident
-EPISODE_SECONDS = 60.0  # between films of an episode, each of which takes some time of one core
-# Pixels of a film's short side: the page enlarges it, and MP4 has colours at half the size only.
+RESTART_SECONDS = 1.0  # Wait before the first restart. It doubles with each further one, up to a minute.
+STEADY_SECONDS = 60.0  # After a server that ran this long, the wait starts at one second again.
+EPISODE_SECONDS = 60.0  # Least time between two films, because each film takes some time of one core.
+# Pixels of a film's short side. The page enlarges it, and MP4 stores colours at only half the resolution.
 EPISODE_SIDE = 168
 
 
 class PageServer:
-    """The server's process. This process keeps the port, so that nobody else gets it while the server restarts."""
+    """Starts and restarts the server's process, and keeps its port, so that no other program takes it meanwhile."""
 
     def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
-        """Raises OSError if the port is taken."""
+        """Starts the server. Raises OSError if the port is taken."""
         self._socket = listen(config.web_host, config.web_port)
         self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin)
         try:
@@ -58,7 +58,7 @@ class PageServer:
         self._started = time.monotonic()
 
     def check(self) -> None:
-        """Starts the server again if it has died; what it knew is in the store."""
+        """Starts the server again if it has died. Nothing is lost, because its data is in the store."""
         if self.process.poll() is None:
             return
         lived = time.monotonic() - self._started
@@ -78,11 +78,11 @@ class PageServer:
 
 
 class WebGatherer(QueueGatherer):
-    """People answer on the page.
+    """Asks the people on the page.
 
     Args:
-        labeller: the name of who labels on this machine, until they take another.
-        trouble: what in the run does not work as it should.
+        labeller: the name of the labeller on this machine, until they take another.
+        trouble: what does not work in the run; empty if all works.
     """
 
     def __init__(
@@ -94,16 +94,19 @@ class WebGatherer(QueueGatherer):
         labeller: str = LABELLER,
         trouble: str = "",
     ) -> None:
-        """Starts the server, which reads its settings from the store, and says where it is. Raises OSError."""
+        """Starts the server, which reads its settings from the store, and prints the link.
+
+        Raises OSError if the port is taken.
+        """
         super().__init__(db, who)
-        self.line = ""  # how far the run is, for the page
+        self.line = ""  # the page's line about the progress of the run
         self.trouble = trouble
         self._ended = False
-        self._since, self._trouble = time.time(), ""  # what the server said last of what troubles it
+        self._since, self._trouble = time.time(), ""  # the last failure that the server reported since then
         self.server = PageServer(db.path, run_dir, config, labeller)
         print(f"Label in a browser: {self.server.link}", flush=True)
         if config.web_origin:
-            return  # the link is good everywhere, and the connection encrypted
+            return  # With a proxy the link works everywhere, and the connection is encrypted.
         if is_loopback(config.web_host):
             print(
                 f"On another computer: {self.server.address.tunnel()}  and then open the same link there.", flush=True
@@ -124,7 +127,7 @@ class WebGatherer(QueueGatherer):
         return {"line": self.line or status, "trouble": self.trouble}
 
     def fail(self, why: str) -> None:
-        """The last word of a run that ends by this, for those who label."""
+        """Shows the labellers that the run has stopped, and why."""
         why = why.removesuffix(".")
         self.trouble = f"the run has stopped ({why}); answers are kept"
         self._end(f"The run has stopped ({why}). Every answer is kept.")
@@ -134,16 +137,16 @@ class WebGatherer(QueueGatherer):
         self.server.close()
 
     def _end(self, word: str) -> None:
-        """Tells the pages why they will hear no more."""
+        """Shows on every page, once, why no more pairs will come."""
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(PrefDBError):  # it may be the store that failed
+        with contextlib.suppress(PrefDBError):  # The store itself may have failed.
             self.queue.notices.beat(self.who, {"status": word, "line": word, "trouble": self.trouble, "ended": word})
 
 
 class EpisodeFile:
-    """Writes the last full episode as a film for the page, at most one a minute, without holding up the run."""
+    """Writes the last full episode as a film for the page, at most one a minute, without blocking the run."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / EPISODE
@@ -162,16 +165,16 @@ class EpisodeFile:
 
     def _write(self, episode: Episode) -> None:
         with contextlib.suppress(AttributeError, OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # on Linux a thread's own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # On Linux this changes the thread alone.
         try:
             frames = (shown(data, episode.env_id)[0] for data in episode.frames)
             write_video(self._path, frames, episode.fps, side=EPISODE_SIDE)
             self.trouble = ""
-        except Exception as error:  # the film alone fails, whatever it is
+        except Exception as error:  # Whatever fails here must not end the run.
             self.trouble = f"the last episode was not written: {error}"
             log.warning("%s", self.trouble)
 
     def close(self) -> None:
-        """Waits for the film that is being written."""
+        """Waits until the film that is being written is done."""
         if self._thread is not None:
             self._thread.join()

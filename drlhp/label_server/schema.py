@@ -1,4 +1,4 @@
-"""What the server takes and gives: one description that checks every request's body and is served as OpenAPI 3.1."""
+"""The server's requests and replies: one description checks every request's body and is served as OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TOKENS: Schema = {"type": "array", "items": TOKEN, "maxItems": MAX_LEASES}
 
 
 def maybe(schema: Schema) -> Schema:
-    """The same, or null."""
+    """Returns a schema that also allows null."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
 def record(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
-    """An object with these fields and no others."""
+    """Returns the schema of an object with these fields and no others."""
     return {
         "type": "object",
         "properties": required | (optional or {}),
@@ -117,7 +117,7 @@ ME = record({"labeller": maybe(TEXT), "owner": YES_NO, "now": UNIX, "run": TEXT}
 
 TUNNEL = {**TEXT, "description": "what makes the link work on another computer; empty where it does by itself"}
 
-# path -> method -> (what it does, body, reply); reply None: not JSON.
+# path -> method -> (what it does, body, reply); the reply is None if it is not JSON.
 ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
     "/api/login": {
         "post": (
@@ -235,15 +235,15 @@ QUERIES: dict[str, dict[str, Schema]] = {
     },
     "/api/export": {"format": {"type": "string", "enum": ["jsonl", "csv"]}},
 }
-OPEN = ("/api/login", "/openapi.json")  # the routes that need no cookie
+OPEN = ("/api/login", "/openapi.json")  # These routes need no cookie.
 
 
-# Refused with 409, and the answer that is there instead.
+# These routes refuse with 409, and send the answer that is stored already.
 CONFLICTS: dict[str, Schema] = {"/api/answer": RECEIPT, "/api/edit": {"anyOf": [RECEIPT, ERROR]}}
 
 
 def openapi(cookie_name: str) -> Schema:
-    """The OpenAPI 3.1 description of every route; of the server whose cookie has this name."""
+    """Returns the OpenAPI 3.1 description of every route, for a server whose cookie has this name."""
     origin = {"description": "the server's own, as a browser sends it", "schema": TEXT}
     paths: dict[str, Schema] = {}
     for path, methods in ROUTES.items():
@@ -282,7 +282,7 @@ def openapi(cookie_name: str) -> Schema:
     }
 
 
-MAX_INTEGER = 2**53  # from here on a JSON number need not be the one that was meant
+MAX_INTEGER = 2**53  # Larger integers may lose digits in programs that read JSON numbers as floats.
 TYPES: dict[str, Any] = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
 
@@ -297,7 +297,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def problem(value: Any, schema: Schema, name: str = "body") -> str | None:
-    """What is wrong with a value, in one sentence; None if it is as the schema says (the part of JSON Schema used)."""
+    """Returns what is wrong with a value, in one sentence; None if it fits. Checks only the keywords used here."""
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is(value, kind) for kind in kinds):
@@ -306,7 +306,7 @@ def problem(value: Any, schema: Schema, name: str = "body") -> str | None:
         return f"{name} must be one of {', '.join(schema['enum'])}"
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            return f"{name} must be text"  # half of a pair of codes can be sent, but neither stored nor shown
+            return f"{name} must be text"  # A lone surrogate can be sent in JSON, but neither stored nor shown.
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", math.inf):
             return f"{name} must have {schema.get('minLength', 0)} to {schema.get('maxLength')} characters"
         if "pattern" in schema and not re.fullmatch(schema["pattern"].strip("^$"), value):

@@ -1,4 +1,4 @@
-"""Who may talk to the server: one token per run, a signed cookie per labeller, and checks of every request."""
+"""Decides who may use the server: one token per run, a signed cookie per labeller, and checks of every request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 TOKEN_FORM = re.compile("[0-9a-f]{32}")  # 128 bits
 COOKIE_SECONDS = 30 * 24 * 3600
 MAX_FAILURES, FAILURE_SECONDS, MAX_ADDRESSES = 10, 60.0, 1000
-HEADER_SECONDS = 10.0  # for a request's head to arrive
+HEADER_SECONDS = 10.0  # A connection is closed if a request's header takes longer to arrive.
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'",
@@ -38,14 +38,14 @@ HEADERS = {
 
 
 def run_token(folder: Path) -> str:
-    """The run's token, in a file that only its owner may read; made on the first call. 128 bits in hex."""
+    """Returns the run's token, 128 bits in hex. The first call makes it, in a file that only its owner may read."""
     path = folder / "token"
     if not path.exists():
         draft = path.with_name(f"token.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_hex(16))
         try:
-            os.link(draft, path)  # whole or not at all, and the first of two servers wins
+            os.link(draft, path)  # The file appears whole or not at all. The first of two servers wins.
         except FileExistsError:
             pass
         finally:
@@ -58,7 +58,7 @@ def run_token(folder: Path) -> str:
 
 
 def labeller_token(token: str, labeller: str) -> str:
-    """A token with which somebody can be this labeller and nobody else, 128 bits in hex."""
+    """Returns a token that lets in this labeller and nobody else, 128 bits in hex."""
     return _signature(token, f"labeller:{labeller}")[:32]
 
 
@@ -68,22 +68,22 @@ def _signature(token: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """Who a request comes from; the owner, who has the run's own token, may take any name and invite others."""
+    """The labeller that sent a request. The owner has the run's own token, may take any name and may invite others."""
 
     labeller: str
     owner: bool
 
 
 class Sessions:
-    """Tokens against cookies; nothing is stored, since a cookie is a name that the run's token has signed."""
+    """Exchanges tokens for cookies. Nothing is stored, because a cookie is a name signed with the run's token."""
 
     def __init__(self, token: str) -> None:
         self._token = token
-        # Cookies do not know ports: two runs on one machine must not take each other's.
+        # Browsers send a cookie to every port of a machine, so each run on it needs a cookie name of its own.
         self.cookie_name = f"labels_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     def admit(self, secret: str, labeller: str) -> Session | None:
-        """The session that a token gives somebody of this name; None if it is wrong."""
+        """Returns the session that the token gives to this labeller; None if the token is wrong."""
         if hmac.compare_digest(secret.encode(), self._token.encode()):
             return Session(labeller, owner=True)
         if hmac.compare_digest(secret.encode(), labeller_token(self._token, labeller).encode()):
@@ -91,17 +91,17 @@ class Sessions:
         return None
 
     def invitation(self, labeller: str) -> str:
-        """The token for this labeller alone."""
+        """Returns the token that lets in this labeller only."""
         return labeller_token(self._token, labeller)
 
     def cookie(self, session: Session) -> str:
-        """The cookie's value."""
+        """Returns the value of the session's cookie."""
         name = f"{int(session.owner)}{session.labeller}"
         text = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
         return f"{text}.{_signature(self._token, f'cookie:{name}')}"
 
     def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None if it is not one of ours."""
+        """Returns the session of a cookie; None if the run's token did not sign it."""
         text, _, signature = (cookie or "").partition(".")
         try:
             name = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
@@ -113,7 +113,7 @@ class Sessions:
 
 
 class Attempts:
-    """Counts failed tries by address: after ten in a minute no wrong token is looked at for a while."""
+    """Counts wrong tokens by address. An address is blocked if it sent ten of them within the last minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._failures = clock, dict[str, deque[float]]()
@@ -133,12 +133,12 @@ class Attempts:
 
 
 def own_names(bound: str) -> set[str]:
-    """Names by which other machines may know this one, where they can reach it; may take as long as a look-up."""
+    """Returns this machine's names, or none if only it can reach the server; may wait for a DNS look-up."""
     return set() if is_loopback(bound) else {socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
 def host_allowed(header: str, bound: str, names: Collection[str]) -> bool:
-    """Whether a request may name this host. Names of others' domains that point here (DNS rebinding) may not."""
+    """Returns whether a request may name this host. Other domains that point here (DNS rebinding) are refused."""
     name = (urlsplit(f"//{header}").hostname or "").lower()
     if name in ("localhost", bound.lower()):
         return True
@@ -150,7 +150,7 @@ def host_allowed(header: str, bound: str, names: Collection[str]) -> bool:
 
 
 def check_origin(origin: str) -> None:
-    """Raises ValueError unless this is an address as browsers send it as Origin: http or https, and a host."""
+    """Raises ValueError unless this is what a browser sends as Origin: http or https, a host, perhaps a port."""
     parts = urlsplit(origin)
     if parts.scheme not in ("http", "https") or not parts.hostname or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError("name it as https://HOST or https://HOST:PORT, with nothing behind it")
@@ -159,7 +159,7 @@ def check_origin(origin: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host to bind can only be reached from this machine."""
+    """Returns whether a server bound to this host can only be reached from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -167,10 +167,14 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: the Host of every request, the Origin and kind of every POST, and headers of every reply."""
+    """Checks every request's Host and every POST's Origin and content type, and adds headers to every reply (ASGI)."""
 
     def __init__(self, app: ASGIApp, bound: str, public: str = "") -> None:
-        """public: host and port by which a proxy passes requests on, as browsers name them; empty without one."""
+        """Wraps an app whose server is bound to a host.
+
+        Args:
+            public: host and port of the proxy that passes requests on, as browsers name them; empty without a proxy.
+        """
         self._app, self._bound, self._names, self._public = app, bound, own_names(bound), public.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,7 +217,7 @@ class Guard:
 
 
 class TimedProtocol(H11Protocol):
-    """Closes a connection on which a request's head takes too long to arrive."""
+    """Closes a connection if a request's header takes too long to arrive."""
 
     _deadline: asyncio.TimerHandle | None = None
 

@@ -1,4 +1,4 @@
-"""The process of the labelling server: it is given a port, says where it is, and serves until it is told to leave."""
+"""The process of the labelling server: it takes a port, records its address, and serves until it is stopped."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from drlhp.label_server.security import TimedProtocol, is_loopback, run_token
 from drlhp.labelling.answers import LABELLER
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
-FOLDER = "web"  # in the run folder: token, address, clips and the last episode
+FOLDER = "web"  # This folder in the run folder holds the token, the address, the clips and the last episode.
 MAX_CONNECTIONS = 200
 CLOSE_SECONDS = 3
-# Between threads of the server, of which one answers and others draw clips: Python's own 5 ms, waited for after each of
-# a request's dozen statements of SQL, made up half of the time that a request takes while clips are drawn.
+# How long a thread that draws clips may keep the interpreter from the thread that answers requests. A request waits for
+# it after each of its dozen SQL statements. With Python's default of 5 ms, that was half of a request's time.
 SWITCH_SECONDS = 0.0005
 PROCESS = "label server"
-OTHER_HOSTS = ("0.0.0.0", "::")  # every address of the machine
+OTHER_HOSTS = ("0.0.0.0", "::")  # Each of these stands for every address of the machine.
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is."""
+    """The host and port of a server."""
 
     host: str
     port: int
 
     def link(self, token: str, origin: str = "") -> str:
-        """What a person opens, here or at a proxy's; the token stands behind the #, so that it reaches no log."""
+        """Returns the link that a person opens, here or at a proxy; the token follows the #, so no log contains it."""
         name = socket.gethostname() if self.host in OTHER_HOSTS else self.host
         here = f"http://{f'[{name}]' if ':' in name else name}:{self.port}"
         return f"{origin or here}/#t={token}"
 
     def tunnel(self) -> str:
-        """What makes the same link work on another computer, for a server that only this machine reaches."""
+        """Returns the SSH command that makes the link work on another computer, if only this machine can open it."""
         here = f"[{self.host}]" if ":" in self.host else self.host
         return f"ssh -N -L {self.port}:{here}:{self.port} {socket.gethostname()}"
 
 
 def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
-    """A socket for `serve`. Port 0 is any free one. Raises OSError with what to do."""
+    """Returns a socket for `serve`; port 0 means any free port. Raises OSError that says how to fix it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen()
-    except (OSError, TypeError) as error:  # the second for what cannot be the name of a host
+    except (OSError, TypeError) as error:  # TypeError: the text cannot be the name of a host.
         found.close()
         reason = error.strerror if isinstance(error, OSError) else error
         raise OSError(f"cannot serve at {host}:{port} ({reason}); choose another --web_port or --web_host.") from error
@@ -67,7 +67,7 @@ def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
 
 
 def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
-    """Records where the server will be in the run folder, and gives the address and the token."""
+    """Writes the server's address into the run folder; returns the address and the run's token."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     address = Address(*sock.getsockname()[:2])
@@ -80,9 +80,9 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
 def launch(
     db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LABELLER, origin: str = ""
 ) -> subprocess.Popen[bytes]:
-    """Starts `serve` in a process of its own, which ends when this one does.
+    """Starts `serve` in a process of its own, which ends when this one does; returns that process.
 
-    A new interpreter rather than a fork or multiprocessing: it shall not carry what the run has loaded.
+    It is a new interpreter, not a fork, so that it does not hold the modules and data that the run has loaded.
     """
     arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller, origin]
     (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -93,12 +93,12 @@ def launch(
             stdout=log,
             stderr=log,
             pass_fds=[sock.fileno()],
-            cwd=Path(__file__).parents[str(__package__).count(".") + 1],  # where the import of it begins
+            cwd=Path(__file__).parents[str(__package__).count(".") + 1],  # the folder that holds the top package
         )
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends a server that was launched; may be called twice."""
+    """Ends the process of `launch`; may be called twice."""
     process.terminate()
     try:
         process.wait(2 * CLOSE_SECONDS)
@@ -110,14 +110,17 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, origin: str = "") -> None:
-    """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. A process's body.
+    """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. Is the body of a process.
 
     Args:
         db_path: the run's prefs.db.
-        run_dir: its folder, where the token, the clips and the address are kept.
-        sock: from `listen`.
-        labeller: the name of who labels on this machine, until they take another.
-        origin: where a proxy serves the page, such as https://label.example.org; empty without one.
+        run_dir: the run folder, which keeps the token, the clips and the address.
+        sock: the socket from `listen`.
+        labeller: the name of the labeller on this machine, until they take another.
+        origin: the proxy's address of the page, such as https://label.example.org; empty if there is no proxy.
+
+    Raises:
+        PrefDBError: the server cannot start.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
@@ -137,14 +140,14 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
         h11_max_incomplete_event_size=16 * 1024,
     )
     server = _Server(config)
-    with contextlib.suppress(OSError):  # where there is no such file
-        Path("/proc/self/comm").write_text(PROCESS)  # what `top` and `ps` call this process
+    with contextlib.suppress(OSError):  # Only Linux has this file.
+        Path("/proc/self/comm").write_text(PROCESS)  # `top` and `ps` show this name.
 
     def leave(*_: object) -> None:
         app.stop()
         server.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal are for who started this process
+    for number in (signal.SIGINT, signal.SIGHUP):  # The parent process handles Ctrl-C and a closed terminal.
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, leave)
     threading.Thread(target=_follow, args=(leave,), daemon=True, name="parent watch").start()
@@ -154,7 +157,7 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
 
 
 def _follow(leave: Callable[[], None]) -> None:
-    """Leaves when standard input ends: who started this process holds the other end, and is gone."""
+    """Calls `leave` when standard input ends, because the parent process, which holds the other end, has died."""
     os.read(0, 1)
     leave()
 
@@ -162,5 +165,5 @@ def _follow(leave: Callable[[], None]) -> None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are `serve`'s: uvicorn would raise them again when it is done."""
+        """Leaves the signals to `serve`, because uvicorn would raise them again when it is done."""
         yield

@@ -1,4 +1,4 @@
-"""What a labeller is told besides the clips: how far the labelling is, what is waited for, curves of the run."""
+"""What a labeller sees besides the clips: the progress of the labelling, why no pair is shown, and the run's curves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from drlhp.labelling.notices import FEW_LABELS, SILENT_SECONDS, Heartbeat
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row, as_number
 
-MAX_POINTS = 200  # of a curve
-EPISODE = Path("web") / "episode.mp4"  # in the run folder; the run writes it
-# column of progress.csv -> name, unit, whether it gives the true reward away
+MAX_POINTS = 200  # points of one curve
+EPISODE = Path("web") / "episode.mp4"  # The run writes this file into its folder.
+# column of progress.csv -> name, unit, whether it reveals the true reward
 CURVES = {
     "predicted_reward": ("Predicted reward", "per step", False),
     "validation_accuracy": ("Right about held-out answers", "%", False),
@@ -25,7 +25,7 @@ CURVES = {
 
 
 def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
-    """The status line and the reason why there may be no pair; see STATUS in schema.py."""
+    """Returns the numbers of the status line, and why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.notices.heartbeats()
     goal, initial = queue.notices.number("goal"), queue.notices.number("initial_labels")
     at, state = _newest_word(beats, run_goes_on=queue.notices.goes_on("run"))
@@ -33,7 +33,8 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     ended = str(state.get("ended", ""))
     episode = run_dir / EPISODE
     steps = state.get("agent_steps")
-    initial = 0 if steps else queue.notices.labels_to_start(initial)  # training goes on, though labels be taken back
+    # Training that has begun goes on even if labels are taken back.
+    initial = 0 if steps else queue.notices.labels_to_start(initial)
     return {
         "now": now,
         "labels": counts.labels,
@@ -55,7 +56,11 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
 
 
 def _newest_word(beats: dict[str, Heartbeat], *, run_goes_on: bool) -> tuple[float | None, dict[str, Any]]:
-    """What was told last, and when: by the run while it goes on, else by it or by who asks about what it has left."""
+    """Returns when a process last sent its state, and that state; None and nothing if none has.
+
+    While the run goes on it is the run's. Later it is the newer of the run's and of `label`'s, which asks about the
+    segments that the run has left.
+    """
     run, label = (beats.get(who, Heartbeat(-math.inf, {})) for who in ("run", "label"))
     at, state = run if run_goes_on or run[0] >= label[0] else label
     return (at, state) if at > -math.inf else (None, {})
@@ -96,7 +101,7 @@ def _span(seconds: float) -> str:
 
 
 def curves(run_dir: Path, true_reward: bool) -> list[dict[str, Any]]:
-    """The run's curves by agent steps, at most 200 points each; true ones only if they may be seen."""
+    """Returns the run's curves over agent steps, at most 200 points each; with those of the true reward if allowed."""
     rows = PROGRESS.read(run_dir)
     found = []
     for column, (name, unit, is_true) in CURVES.items():
@@ -112,5 +117,5 @@ def _curve(name: str, unit: str, rows: list[Row], column: str, scale: float = 1)
     points = [(as_number(row.get("steps", "")), as_number(row.get(column, "")) * scale) for row in rows]
     points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     stride = max(1, -(-len(points) // MAX_POINTS))
-    points = points[::-1][::stride][::-1]  # the newest one always
+    points = points[::-1][::stride][::-1]  # Counting from the end always keeps the newest point.
     return {"name": name, "unit": unit, "steps": [x for x, _ in points], "values": [y for _, y in points]}

@@ -1,4 +1,4 @@
-"""The CPU or GPU that computes: its number formats, its threads, and transfers to it."""
+"""The CPU or GPU of the networks: its number formats, its threads, and transfers to it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ CPU = torch.device("cpu")
 
 
 def is_forked() -> bool:
-    """Whether this process was forked; with more than one CPU thread it would wait for its parent's threads forever."""
+    """Returns whether this process was forked.
+
+    With more than one CPU thread, a forked process would wait forever for the threads of its parent.
+    """
     return type(multiprocessing.current_process()).__name__ == "ForkProcess"
 
 
 def use_threads(n: int) -> None:
     """Lets the calling thread compute with so many CPU threads from now on, or with one if the process was forked."""
-    torch.get_num_threads()  # a thread that never asked would later take over the number that was last set anywhere
+    # A thread that never asked for the number would later adopt the number that any thread set last.
+    torch.get_num_threads()
     torch.set_num_threads(1 if is_forked() else n)
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the CPU is faster with bfloat16 than with float32; most CPUs emulate it.
+    """Returns whether the CPU is faster with bfloat16 than with float32; most CPUs emulate it.
 
     With AVX-512, AMD's CPUs are twice as fast. Intel's are not, because they multiply two float32 in that time; only
     their matrix unit (AMX) makes them faster.
@@ -37,12 +41,15 @@ def cpu_has_bf16() -> bool:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether the device is faster with bfloat16."""
+    """Returns whether the device is faster with bfloat16."""
     return torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
 
 
 def trains_in_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 itself; training then takes half the memory, in about the same time."""
+    """Returns whether the device multiplies bfloat16 itself.
+
+    Training in bfloat16 then takes half the memory, in about the same time.
+    """
     has = torch.cpu.get_capabilities()
     return has_bf16(device) or (device.type == "cpu" and has.get("avx512_bf16", False))
 
@@ -67,11 +74,11 @@ class Recorded:
     """A function of tensors on a GPU, recorded after a few calls with the same shapes, and then played back.
 
     Playing back costs the CPU a tenth of launching each operation. Everything else that the function reads, such as
-    weights, must keep its place in memory. The next call overwrites the results. If nothing can be recorded, the
-    function is simply called.
+    weights, must keep its place in memory. The next call overwrites the results. If it cannot be recorded, the function
+    is simply called.
     """
 
-    launched_before = 3  # calls in which libraries choose their algorithms, which cannot be recorded
+    launched_before = 3  # In the first calls, libraries choose their algorithms, and that cannot be recorded.
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
         self.function, self.records = function, True
@@ -97,7 +104,7 @@ class Recorded:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 results = self.function(*places)
-        except RuntimeError:  # the GPU or its driver cannot
+        except RuntimeError:  # The GPU or its driver cannot record.
             self.records = False
         else:
             self._recordings[shapes] = graph, places, results

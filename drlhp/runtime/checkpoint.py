@@ -1,4 +1,4 @@
-"""Checkpoints: plain dicts of tensors and numbers, whole or absent, loaded without running any code."""
+"""Checkpoints: plain dicts of tensors and numbers, written whole or not at all, and loaded without running code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drlhp.errors import UserError, reason_of
 
 FORMAT = 1
 KEEP = 3
-MAX_SECONDS = 120.0  # between checkpoints of a run that learns, however long its updates take
+MAX_SECONDS = 120.0  # A run that learns saves at its next update if the last checkpoint is older than this.
 
 
 class CheckpointError(UserError):
@@ -22,9 +22,9 @@ class CheckpointError(UserError):
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Writes `folder/step-<step>.pt` (temporary file, fsync, rename) and removes all but the newest three.
+    """Writes `folder/step-<step>.pt` (temporary file, fsync, rename), and deletes all but the newest three.
 
-    Tensors are written as those of a CPU, wherever they are.
+    Tensors are written as CPU tensors, wherever they are. Returns the path of the new file.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the earlier checkpoints stay.
@@ -38,11 +38,11 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except (OSError, RuntimeError) as error:  # the second is torch's, for a write that failed
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if a write fails.
         why = f"({reason_of(error)}): free some space on its disk, or allow to write in its folder."
         raise OSError(f"{path} could not be written {why}") from error
     finally:
-        with contextlib.suppress(OSError):  # it is not there, or cannot be removed either
+        with contextlib.suppress(OSError):  # The file was renamed or never made, or cannot be deleted either.
             temporary.unlink()
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -50,7 +50,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def _on_cpu(value: Any) -> Any:
-    """Plain values with the tensors in them on the CPU; those that are there are not copied."""
+    """Returns the same plain values with all tensors on the CPU; tensors that are there already are not copied."""
     if isinstance(value, torch.Tensor):
         return value.cpu()
     if isinstance(value, dict):
@@ -59,15 +59,15 @@ def _on_cpu(value: Any) -> Any:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, oldest first."""
+    """Returns the checkpoints of a folder, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d+\.pt", path.name))
 
 
 def find(place: Path, part: str) -> Path:
-    """The newest checkpoint at `place`: a checkpoint file, a folder of them, or a run folder with a `part` folder.
+    """Returns the newest checkpoint at `place`: a checkpoint, a folder of them, or a run folder with a `part` folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no checkpoint.
     """
     if place.is_file():
         return place
@@ -82,7 +82,7 @@ def load(path: Path, *, kind: str, env_id: str) -> dict[str, Any]:
     """Reads a checkpoint of the given kind (`policy` or `reward_predictor`) for the given environment.
 
     Raises:
-        CheckpointError: damaged, from a newer version, of another kind or another environment.
+        CheckpointError: the file is damaged, from a newer version, of another kind, or of another environment.
     """
     state = read(path)
     if state["kind"] != kind:
@@ -95,16 +95,16 @@ def load(path: Path, *, kind: str, env_id: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Reads any checkpoint of ours, with tensors and plain values only (`weights_only`).
+    """Reads a checkpoint of any kind, with tensors and plain values only (`weights_only`).
 
     Raises:
-        CheckpointError: damaged or from a newer version.
-        OSError: it may not be read.
+        CheckpointError: the file is damaged, no checkpoint of this project, or from a newer version.
+        OSError: the file cannot be opened.
     """
     with path.open("rb") as file:
         try:
             state = torch.load(file, weights_only=True, map_location="cpu")
-        except Exception as error:  # what torch raises for damaged input has no common base class
+        except Exception as error:  # torch's errors for damaged input have no common base class.
             raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int) or not {"kind", "env_id"} <= set(state):
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")

@@ -1,6 +1,6 @@
-"""Pictures for videos and windows: the predicted reward under a frame, pairs side by side, files to keep.
+"""Pictures for videos and windows: a frame over a plot of its rewards, two frames side by side, and video files.
 
-Opens no window and imports nothing of ours.
+Opens no window and imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 Colour = tuple[int, int, int]
 BACKGROUND, TRACK, BAR = (24, 26, 31), (58, 62, 72), (120, 170, 255)
 CHOSEN, TEXT, DIM_TEXT = (88, 204, 120), (236, 238, 242), (150, 156, 168)
-BORDER = 5  # pixels of frame around the side that was preferred
+BORDER = 5  # width in pixels of the border around the preferred side
 
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
 VIDEO_SUFFIXES = (".mp4", ".gif")
@@ -34,15 +34,15 @@ def check_frame(name: str, frame: np.ndarray) -> None:
 
 
 def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.ndarray, *, caption: str) -> np.ndarray:
-    """The frame with a plot of the rewards so far below it; a new array, enlarged so that the plot is sharp.
+    """Returns the frame over a plot of the rewards so far: a new array, enlarged so that the plot is sharp.
 
-    The newest reward is at the right end of the curve. The scale spans zero and all that was seen so far, so
-    it never shrinks while an episode goes on.
+    The newest reward is at the right end of the curve. The scale spans zero and all rewards so far, so it never
+    shrinks during an episode.
 
     Args:
         frame: (H, W, 3) uint8.
         rewards_so_far: (t,) rewards up to and including this frame's, t >= 1.
-        caption: what the curve is.
+        caption: the name of the curve.
 
     Returns (H k + 112, W k, 3) uint8, where k is the least whole number that makes W k at least 320.
     """
@@ -70,13 +70,11 @@ def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.nda
 
 
 def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, caption: str) -> np.ndarray:
-    """Two frames side by side over a caption.
+    """Returns two frames side by side over a caption: (480, 720, 3) uint8, whatever the frames' sizes.
 
     Args:
-        left, right: (H, W, 3) uint8, of any sizes; the larger sides are fitted.
-        framed: which of them has a border: 0 for left, 1 for right.
-
-    Returns (480, 720, 3) uint8, whatever the frames' sizes.
+        left, right: (H, W, 3) uint8, of any size; each is scaled to fit its pane.
+        framed: the sides that get a border: 0 for left, 1 for right.
     """
     width, height = 3 * PAIR_MARGIN + 2 * PANE_WIDTH, PAIR_MARGIN + PANE_HEIGHT + PAIR_FOOTER
     picture = Image.new("RGB", (width, height), BACKGROUND)
@@ -84,7 +82,7 @@ def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, 
     for side, frame in enumerate((left, right)):
         check_frame("pair", frame)
         shown = _fitted(frame)
-        # Close together, since that is easier to compare.
+        # Frames that are close together are easier to compare.
         x = PAIR_MARGIN + PANE_WIDTH - shown.width if side == 0 else 2 * PAIR_MARGIN + PANE_WIDTH
         y = PAIR_MARGIN + (PANE_HEIGHT - shown.height) // 2
         if side in framed:
@@ -97,7 +95,7 @@ def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, 
 
 
 def _fitted(frame: np.ndarray) -> Image.Image:
-    """The frame as large as a pane allows: a whole multiple with hard edges, or smoothly made smaller."""
+    """Returns the frame as large as a pane allows: enlarged by a whole factor with hard edges, or smoothly shrunk."""
     scale = min(PANE_WIDTH / frame.shape[1], PANE_HEIGHT / frame.shape[0])
     if scale >= 1:
         return Image.fromarray(_enlarge(frame, math.floor(scale)))
@@ -110,8 +108,8 @@ def write_video(
 ) -> Path:
     """Writes (H, W, 3) uint8 frames of one size as .mp4 or .gif; the file appears whole or not at all.
 
-    Small frames are enlarged by a whole factor until the short side has `side` pixels. With `keep` a file that is there
-    by then stays, and the new one is numbered; returns the path that it has.
+    Small frames are enlarged by a whole factor until the short side has at least `side` pixels. With `keep`, a file of
+    that name stays, and the new one gets a number. Returns the path of the new file.
     Raises ValueError for another suffix, for no frames, or for frames of another kind.
     """
     path = Path(path)
@@ -128,7 +126,7 @@ def write_video(
     try:
         write = _write_mp4 if suffix == ".mp4" else _write_gif
         write(temporary, (_enlarge(frame, factor) for frame in chain([first], iterator)), fps)
-        path = unused(path) if keep else path  # only now: others may have been written meanwhile
+        path = unused(path) if keep else path  # Checked only now, because such a file may have appeared meanwhile.
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -136,7 +134,7 @@ def write_video(
 
 
 def unused(path: Path) -> Path:
-    """The path, or with -2, -3, ... before its suffix if there is such a file."""
+    """Returns the path; if that file exists, the first free path with -2, -3, ... before the suffix."""
     number, free = 1, path
     while free.exists():
         number += 1
@@ -152,11 +150,12 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     import av
 
     first = next(frames)
-    height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes
-    with av.open(f"file:{path}", "w", format="mp4") as container:  # or a colon in the name would end a protocol's
+    height, width = (side + side % 2 for side in first.shape[:2])  # yuv420p needs even sizes.
+    # Without `file:`, FFmpeg would take the part of the name before a colon for a protocol.
+    with av.open(f"file:{path}", "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": "18", "preset": "veryfast"}  # much quicker than the default, for about the same size
+        stream.options = {"crf": "18", "preset": "veryfast"}  # Much faster than the default, at about the same size.
         for frame in chain([first], frames):
             padding = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
             picture = av.VideoFrame.from_ndarray(np.pad(frame, padding, mode="edge"), format="rgb24")
@@ -165,13 +164,13 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
 
 
 def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
-    stride = math.ceil(fps / 50)  # players slow down GIFs with more than 50 frames per second
+    stride = math.ceil(fps / 50)  # Players slow down GIFs with more than 50 frames per second.
     pictures = [
         Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE)
         for i, frame in enumerate(frames)
         if i % stride == 0
     ]
-    # A GIF counts in 1/100 s: rounding the times, not the durations, keeps the speed right.
+    # A GIF stores durations in 1/100 s. Rounding the times, not the durations, keeps the speed right.
     times = [round(100 * i * stride / fps) * 10 for i in range(len(pictures) + 1)]
     durations = [end - start for start, end in pairwise(times)]
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)

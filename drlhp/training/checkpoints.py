@@ -78,5 +78,5 @@ class Checkpoints:
         return bool(state["pretrained"])
 
     def is_own(self, path: Path) -> bool:
-        """Whether the checkpoint is one of this run."""
+        """Returns whether the checkpoint is one of this run."""
         return path.parent == self.folder

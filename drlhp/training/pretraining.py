@@ -37,7 +37,7 @@ class Pretraining:
             self._gained = (loss, self.epochs)
 
     def is_over(self, n_batches: int) -> bool:
-        """Whether the last pass was enough, with so many batches in all passes."""
+        """Returns whether pretraining is over, given the number of batches in all passes so far."""
         converged = self.epochs >= self.max_epochs or self.epochs - self._gained[1] >= PATIENCE_EPOCHS
         if self.n_batches is None:
             return converged

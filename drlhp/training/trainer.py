@@ -196,7 +196,7 @@ class Trainer:
         self.labels.receive()
 
     def _may_start(self) -> bool:
-        """Whether there are enough initial labels, or as many as a labeller wants to start with."""
+        """Returns whether there are enough initial labels, or as many as a labeller wants to start with."""
         n, goal = self.labels.n_stored, self.spec.n_initial_prefs
         return n >= goal or n >= Notices(self.db).labels_to_start(goal)
 

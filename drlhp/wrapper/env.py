@@ -174,9 +174,10 @@ def _spec_and_name(env: VectorEnv[Any, Any, Any]) -> tuple[Any, str]:
 
 
 def spec_can_be_sent(ask: Callable[..., Any]) -> bool:
-    """Whether an environment in another process can send its spec; a spec that cannot be pickled ends that process.
+    """Returns whether an environment in another process can send its spec.
 
-    A spec holds the functions that were passed to Gymnasium's wrappers, and those are often lambdas.
+    If that process tries to send a spec that cannot be pickled, it ends. A spec holds the functions that were passed to
+    Gymnasium's wrappers, and those are often lambdas.
 
     Args:
         ask: calls a method of the environment in that process.

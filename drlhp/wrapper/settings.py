@@ -182,7 +182,7 @@ def plain(settings: Settings | PredictorConfig) -> dict[str, Any]:
 
 
 def _is_importable(thing: Any, mp_context: str) -> bool:
-    """Whether another process can import it by name; only forks find what was typed into a notebook."""
+    """Returns whether another process can import a thing by name; only a fork finds what was typed into a notebook."""
     if getattr(thing, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
         return mp_context == "fork"
     try:

@@ -191,7 +191,7 @@ class ObservationEncoder:
 
 
 def may_be_of(space: gymnasium.Space[Any], actions: np.ndarray | Sequence[Any]) -> bool:
-    """Whether the space has each choice in these actions.
+    """Returns whether the space has each choice in these actions.
 
     Gymnasium flattens other choices without an error, as if they were choices of something else.
     """
@@ -263,7 +263,7 @@ class ActionEncoder:
         return SpaceError(f"among the actions {shown} is one that {self.space} does not have: fix the policy.")
 
     def may_have_made(self, encoded: np.ndarray) -> bool:
-        """Whether encoded actions may come from this space."""
+        """Returns whether encoded actions may come from this space."""
         if self.n_actions is None:
             return encoded.shape[1:] == (self.action_dim,)
         return encoded.ndim == 1 and bool((encoded < self.n_actions).all())
