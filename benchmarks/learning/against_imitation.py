@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,7 @@ def compare(steps: int, n_labels: int, episodes: int) -> None:
     """Each seed of each task by both, one after the other; goes on where it was interrupted."""
     subprocess.run([sys.executable, str(PEERS / "install.py"), "imitation"], check=True)
     scripts = {
-        "ours": [sys.executable, str(Path(__file__).resolve()), "ours", "--env_id"],
+        "ours": [sys.executable, "-m", "benchmarks.learning.against_imitation", "ours", "--env_id"],
         "imitation": [
             str(PEERS / ".venv-imitation" / "bin" / "python"),
             str(PEERS / "imitation" / "classic.py"),

@@ -196,7 +196,7 @@ def _order() -> Iterator[str]:
 
 
 def _ours(*flags: str) -> list[str]:
-    return [sys.executable, str(ROOT / "benchmarks" / "speed" / "measure.py"), *flags]
+    return [sys.executable, "-m", "benchmarks.speed.measure", *flags]
 
 
 def _command(measurement: Measurement, stores: Mapping[int, Path], quick: bool) -> list[str]:

@@ -44,7 +44,8 @@ def stable_baselines3(env_id: str, seconds: float) -> None:
 
 def measure_stable_baselines3(env_id: str, seconds: float) -> float:
     """The same, started as a process."""
-    command = [sys.executable, __file__, "--peer", "--env_id", env_id, "--seconds", str(seconds)]
+    flags = ["--peer", "--env_id", env_id, "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.speed.control", *flags]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 

@@ -26,7 +26,7 @@ def main() -> None:
     from run import n_threads, take_turns
 
     if dict(os.environ) != environment:
-        os.execv(sys.executable, [sys.executable, *sys.argv])  # start again, as a child of a run starts
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # start again, as a child of a run starts
     torch.set_num_threads(n_threads(take_turns(pong_config()), device()))  # as many as a child of a run has
     try:
         result = tyro.extras.subcommand_cli_from_dict({f.__name__: f for f in (*PARTS, *WHOLE_RUNS)})

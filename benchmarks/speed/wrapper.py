@@ -52,7 +52,7 @@ NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
 def record(name: str, measured: dict[str, Any]) -> None:
     """Puts a measurement in the place of the last one of that name, and prints it."""
     results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    command = " ".join(["python", "benchmarks/speed/wrapper.py", *sys.argv[1:]])
+    command = " ".join(["python -m benchmarks.speed.wrapper", *sys.argv[1:]])
     results[name] = {**measured, "command": command, "git_revision": git_revision(), "machine": machine()}
     RESULT.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     print(f"{name}: {json.dumps(measured)}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks import ROOT
 from benchmarks.speed import bench
 
 
 def test_the_emulator_is_measured() -> None:
-    command = [sys.executable, str(bench.ROOT / "benchmarks" / "speed" / "measure.py"), "emulator", "--seconds", "0.2"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmarks.speed.measure", "emulator", "--seconds", "0.2"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     reading = json.loads(result.stdout.strip().split("\n")[-1])
     assert reading["name"] == "emulator" and reading["unit"] == "agent steps/s"
@@ -24,22 +26,21 @@ def test_the_emulator_is_measured() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [("circus.py", "nowhere", "--beside", "nowhere"), ("evidence.py", "record", "a", "b"), ("passes.py", "nowhere")],
+    [("circus", "nowhere", "--beside", "nowhere"), ("evidence", "record", "a", "b"), ("passes", "nowhere")],
 )
 def test_a_run_that_is_not_there_is_said_in_a_sentence(line: tuple[str, ...], tmp_path: Path) -> None:
-    script = bench.ROOT / "benchmarks" / line[0]
-    result = subprocess.run([sys.executable, str(script), *line[1:]], capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, "-m", f"benchmarks.learning.{line[0]}", *line[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith(f"{line[0]}: ")
+    assert result.stderr.startswith(f"{line[0]}.py: ")
 
 
 def test_eight_people_are_never_asked_about_the_same_pair() -> None:
-    script = bench.ROOT / "benchmarks" / "speed" / "labelling.py"
-    result = subprocess.run(
-        [sys.executable, str(script), "--quick", "--only", "people"], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.speed.labelling", "--quick", "--only", "people"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    people = json.loads((bench.ROOT / "runs" / "labelling.json").read_text())["people"]
+    people = json.loads((ROOT / "runs" / "labelling.json").read_text())["people"]
     assert (people["comparisons"], people["answers"], people["double_asked"]) == (40, 40, 0)
 
 
