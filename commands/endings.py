@@ -88,7 +88,7 @@ def label_on(config: RunConfig, path: Path, watchers: Watchers, goal_labels: int
         with contextlib.closing(PrefDB.open(path / "prefs.db", read_only=True)) as db:
             something_to_ask = len(db.segment_ids()) >= 2 and db.n_labels() < goal_labels
         if something_to_ask:
-            print("This command does so now, so that the page stays; press Ctrl-C before you resume.", flush=True)
+            print("This command does so now, so the page goes on; press Ctrl-C before you resume.", flush=True)
             label.label_command(words, trouble=page.trouble)
     except USER_ERRORS as error:
         print(f"run.py: {told(error)}", file=sys.stderr)
