@@ -232,8 +232,6 @@ QUICK: dict[str, Any] = {
     "max_prefs_in_db": 12,
     "max_pref_interface_segs": 5,
 }
-# How processes are started is not the point: from one server, which imports the large libraries once for all tests.
-WARM: dict[str, Any] = {**QUICK, "mp_context": "forkserver"}
 
 
 def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> None:
@@ -256,7 +254,7 @@ def test_numpys_whole_numbers_are_as_good_as_pythons(tmp_path: Path) -> None:
 
 def test_a_wrapper_with_processes_is_not_copied(tmp_path: Path) -> None:
     """Neither for an evaluation nor into the worker of a vector environment."""
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **WARM, train_reward=False, log_dir=tmp_path)
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir=tmp_path)
     for copied in (copy.deepcopy, pickle.dumps):
         with pytest.raises(UserError, match="cannot be copied: make a new one"):
             copied(env)
@@ -266,7 +264,7 @@ def test_a_wrapper_with_processes_is_not_copied(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a wrapper whose predictor was trained on CartPole."""
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **WARM, log_dir=tmp_path_factory.mktemp("trained"))
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, log_dir=tmp_path_factory.mktemp("trained"))
     step_until(env, lambda: env.using_reward_from_predictor and env.pref_db_size.value >= 12)
     env.close()
     assert env.run_dir is not None
@@ -280,7 +278,7 @@ def test_a_pretrained_predictor_rewards_from_the_first_step_whatever_goes_on_bes
     for more in ({"train_reward": False}, {}):
         env = HumanPreferencesEnvWrapper(
             gymnasium.make("CartPole-v1"),
-            **{**WARM, **more},
+            **{**QUICK, **more},
             log_dir=tmp_path,
             pretrained_reward_predictor_dir=trained,
         )
@@ -295,7 +293,7 @@ def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(
     source = shutil.copytree(trained, tmp_path / "source")
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
-        **WARM,
+        **QUICK,
         collect_prefs=False,
         prefs_dir=trained,
         pretrained_reward_predictor_dir=source,
@@ -312,7 +310,7 @@ def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(
 
 
 def test_a_predictor_that_was_saved_stays_however_many_checkpoints_follow(trained: Path, tmp_path: Path) -> None:
-    settings = {**WARM, "reward_predictor_ckpt_interval": 1}
+    settings = {**QUICK, "reward_predictor_ckpt_interval": 1}
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, prefs_dir=trained, log_dir=tmp_path)
     step_until(env, lambda: env.using_reward_from_predictor)
     saved = env.save_reward_predictor()
@@ -327,7 +325,7 @@ def test_a_predictor_that_was_saved_stays_however_many_checkpoints_follow(traine
 def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Path, tmp_path: Path) -> None:
     """What it is taken on was observed before, when there was nothing to read it with."""
     env = HumanPreferencesEnvWrapper(
-        gymnasium.make("CartPole-v1"), **WARM, collect_prefs=False, prefs_dir=trained, log_dir=tmp_path
+        gymnasium.make("CartPole-v1"), **QUICK, collect_prefs=False, prefs_dir=trained, log_dir=tmp_path
     )
     env.reset(seed=0)
     deadline = time.monotonic() + PATIENCE
@@ -342,7 +340,7 @@ def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Pat
 def test_a_predictor_that_is_saved_before_it_counts_has_its_rewards_normalised(trained: Path, tmp_path: Path) -> None:
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
-        **{**WARM, "n_initial_training_steps": 10**6},
+        **{**QUICK, "n_initial_training_steps": 10**6},
         train_reward=True,
         prefs_dir=trained,
         log_dir=tmp_path,
@@ -382,7 +380,7 @@ def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: 
 
 
 def test_a_fork_of_the_program_that_ends_ends_nothing_of_the_programs(tmp_path: Path) -> None:
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **WARM, train_reward=False, log_dir=tmp_path)
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir=tmp_path)
     pid = os.fork()
     if pid == 0:
         try:
@@ -400,7 +398,7 @@ def test_pictures_that_nobody_has_read_leave_no_thread_behind(tmp_path: Path) ->
     def opened() -> tuple[set[str], int]:
         env = HumanPreferencesEnvWrapper(
             LampEnv(),
-            **{**WARM, "max_prefs_in_db": 10_000},
+            **{**QUICK, "max_prefs_in_db": 10_000},
             train_reward=False,
             obs_transform_func=picture_of,
             log_dir=tmp_path,
@@ -426,7 +424,7 @@ def test_the_newest_folder_that_has_preferences_counts_wherever_the_program_has_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **WARM, train_reward=False, log_dir="logs")
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir="logs")
     step_until(env, lambda: env.pref_db_size.value >= 6)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -436,9 +434,9 @@ def test_the_newest_folder_that_has_preferences_counts_wherever_the_program_has_
         assert db.n_labels() >= 6
     env.close()
     monkeypatch.chdir(tmp_path)
-    HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **WARM, train_reward=False, log_dir="logs").close()
+    HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, log_dir="logs").close()
     env = HumanPreferencesEnvWrapper(
-        gymnasium.make("CartPole-v1"), **WARM, train_reward=False, prefs_dir="logs", log_dir="others"
+        gymnasium.make("CartPole-v1"), **QUICK, train_reward=False, prefs_dir="logs", log_dir="others"
     )
     assert env.pref_db_size.value >= 6
     env.close()
@@ -446,7 +444,7 @@ def test_the_newest_folder_that_has_preferences_counts_wherever_the_program_has_
 
 def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     inner = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda _: float("nan"))
-    env = HumanPreferencesEnvWrapper(inner, **WARM, log_dir=tmp_path)
+    env = HumanPreferencesEnvWrapper(inner, **QUICK, log_dir=tmp_path)
     env.reset(seed=0)
     env.stop_segment_collection()
     env.step(0)  # of no segment
