@@ -9,6 +9,10 @@ PIPENV_VERSION := 2026.10.3
 TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa libegl1 xdotool imagemagick chromium
 DEMO := train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
+# Where tests that need no process are; those of the other folders do need some.
+QUICK := $(addprefix tests/,project networks queries training labelling envs test_pref_db.py test_reward_predictor.py \
+    test_pref_interface.py commands/test_config.py)
+
 # .venv holds the project's packages; pipenv and what it needs stay apart from them in .tools.
 VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
@@ -32,8 +36,8 @@ test: $(READY) ## run the tests, three at a time: most of them wait more than th
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
 	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist loadgroup
 
-quick: $(READY) ## run the tests that need no process, window or browser (about a minute)
-	@$(VENV_PYTHON) -m pytest --quick --numprocesses 2 --quiet
+quick: $(READY) ## run the tests of the parts that need no process, window or browser (a minute and a half)
+	@$(VENV_PYTHON) -m pytest --quick --numprocesses 2 --quiet $(QUICK)
 
 check: $(READY) ## check lint, formatting and types
 	@$(VENV_PYTHON) -m ruff check .
