@@ -203,9 +203,9 @@ class DrawnQueries:
         initial labels are then about as many segments as possible, and no segment is in both a training label and a
         validation label.
         """
-        prefers_unseen = initial and pool[0].member_returns is None
+        unseen = pool.unseen() if initial and pool[0].member_returns is None else ()
         for attempt in range(TRIES):
-            a, b = self.strategy.draw(pool, pool.unseen() if prefers_unseen and attempt < TRIES // 2 else ())
+            a, b = self.strategy.draw(pool, unseen if attempt < TRIES // 2 else ())
             comparison = Comparison(a.segment, b.segment, flip=bool(self.rng.integers(2)))
             if comparison.a.id != comparison.b.id and comparison.id not in self.asked:
                 self.asked.add(comparison.id)
