@@ -18,7 +18,8 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
-from drlhp.labelling.queue import LabelQueue, nearly_full
+from drlhp.labelling.disk import nearly_full
+from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 
 log = logging.getLogger("label_server")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 
-from drlhp.labelling.queue import nearly_full
-
 LOOK_SECONDS = 2.0
+LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be made again
+
+
+def nearly_full(store: Path) -> bool:
+    """Returns whether the store's disk has room for answers only."""
+    return shutil.disk_usage(store.parent).free < LEAST_FREE
 
 
 class DiskSpace:

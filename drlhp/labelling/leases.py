@@ -25,10 +25,10 @@ class Leases:
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
 
-    def grant(self, labeller: str, comparison_id: str, flip: bool, kind: str) -> str:
-        """Leases a pair to a labeller; returns the lease's token."""
+    def grant(self, labeller: str, seconds: float, comparison_id: str, flip: bool, kind: str) -> str:
+        """Leases a pair to a labeller for so many seconds (`seconds_for`); returns the lease's token."""
         token, now = uuid.uuid4().hex, self.clock()
-        row = (token, comparison_id, labeller, flip, kind, now, now + self._seconds(labeller))
+        row = (token, comparison_id, labeller, flip, kind, now, now + seconds)
         with self.db.transaction() as db:
             db.execute(f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         return token
@@ -45,11 +45,11 @@ class Leases:
         left, right = (b, a) if flip else (a, b)
         return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, steps)
 
-    def renew_oldest(self, labeller: str, n: int) -> list[str]:
-        """Renews the n oldest open leases of the labeller; returns their tokens."""
+    def renew_oldest(self, labeller: str, seconds: float, n: int) -> list[str]:
+        """Lets the n oldest open leases of the labeller last so many seconds from now; returns their tokens."""
         own = "SELECT token FROM lease WHERE labeller = ? AND closed_at IS NULL ORDER BY number LIMIT ?"
         tokens = [token for (token,) in self.db.read(own, (labeller, n))]
-        expires_at = self.clock() + self._seconds(labeller)
+        expires_at = self.clock() + seconds
         with self.db.transaction() as db:
             db.executemany("UPDATE lease SET expires_at = ? WHERE token = ?", [(expires_at, token) for token in tokens])
         return tokens
@@ -60,14 +60,14 @@ class Leases:
         with self.db.transaction() as db:
             for token in tokens:
                 if rows := self.db.read(live, (token,)):
-                    expires_at = self.clock() + self._seconds(rows[0][0])
+                    expires_at = self.clock() + self.seconds_for(rows[0][0])
                     db.execute("UPDATE lease SET expires_at = ? WHERE token = ?", (expires_at, token))
 
     def reopen(self, token: str) -> Lease:
         """Opens a lease whose answer was taken back; returns it."""
         with self.db.transaction() as db:
             labeller = self.db.read("SELECT labeller FROM lease WHERE token = ?", (token,))[0][0]
-            expires_at = self.clock() + self._seconds(labeller)
+            expires_at = self.clock() + self.seconds_for(labeller)
             db.execute("UPDATE lease SET closed_at = NULL, expires_at = ? WHERE token = ?", (expires_at, token))
             return self.get(token)
 
@@ -106,7 +106,7 @@ class Leases:
         leased = "SELECT 1 FROM lease WHERE closed_at IS NULL AND expires_at > ? LIMIT 1"
         return bool(self.db.read(leased, (self.clock(),)))
 
-    def _seconds(self, labeller: str) -> float:
+    def seconds_for(self, labeller: str) -> float:
         """Returns how long a lease of this labeller lasts."""
         times = self.db.read(
             "SELECT answered_at - shown_at FROM answer WHERE labeller = ? AND choice <> 'retracted' "

@@ -7,11 +7,9 @@ Times are unix seconds (UTC).
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from drlhp.data.comparison import Comparison
@@ -23,12 +21,6 @@ from pref_db import PrefDB
 
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 ACTIVE_SECONDS = 600.0  # a labeller who answered since then counts as active
-LEAST_FREE = 200 * 2**20  # bytes on the store's disk: the last ones are for answers, which cannot be made again
-
-
-def nearly_full(store: Path) -> bool:
-    """Returns whether the store's disk has room for answers only."""
-    return shutil.disk_usage(store.parent).free < LEAST_FREE
 
 
 class NextPair(NamedTuple):
@@ -97,12 +89,13 @@ class LabelQueue:
         check_labeller(labeller)
         with self.db.transaction() as db:
             self.leases.close_expired()
-            tokens = self.leases.renew_oldest(labeller, n)
+            seconds = self.leases.seconds_for(labeller)
+            tokens = self.leases.renew_oldest(labeller, seconds, n)
             while len(tokens) < n and not self._enough():
                 pair = self._repeat(labeller, len(tokens)) or self._best(db, labeller)
                 if pair is None:
                     break
-                tokens.append(self.leases.grant(labeller, *pair))
+                tokens.append(self.leases.grant(labeller, seconds, *pair))
             return [self.leases.get(token) for token in tokens]
 
     def unanswered(self) -> set[str]:
