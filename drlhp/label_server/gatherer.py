@@ -44,14 +44,14 @@ class PageServer:
         """Starts the server. Raises OSError if the port is taken."""
         self._socket = listen(config.web_host, config.web_port)
         self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin)
+        self._delay = RESTART_SECONDS
         try:
             self.address, token = prepare(run_dir, self._socket)
+            self.link = self.address.link(token, config.web_origin)
+            self._start()
         except BaseException:
             self._socket.close()
             raise
-        self.link = self.address.link(token, config.web_origin)
-        self._delay = RESTART_SECONDS
-        self._start()
 
     def _start(self) -> None:
         self.process = launch(*self._arguments)

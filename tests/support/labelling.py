@@ -163,8 +163,8 @@ class Server:
 def running(folder: Path, host: str = "127.0.0.1", origin: str = "") -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
     server = Server(folder, host, origin)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.close()
