@@ -21,10 +21,9 @@ from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support.browser import (
     LOADED,
+    NEEDS_BROWSER,
     PHONE,
-    PROGRAM,
     WAIT_MS,
-    WHY_NOT,
     WIDE,
     click,
     opened,
@@ -37,11 +36,7 @@ from tests.support.browser import (
 )
 from tests.support.labelling import Server, make_store, running, segment
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
-    pytest.mark.slow,
-    pytest.mark.xdist_group("label_page"),  # one browser for all of them
-]
+pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 FOCUSED = "(({id, dataset}) => id || dataset.choice || dataset.do)(document.activeElement)"
 # Of every text on the page: its contrast with what is behind it (WCAG 2.1), and where it is.
 CONTRASTS = """() => {

@@ -16,9 +16,8 @@ from pref_db import PrefDB
 from tests.support.browser import (
     LOADED,
     LOADED_AHEAD,
+    NEEDS_BROWSER,
     PHONE,
-    PROGRAM,
-    WHY_NOT,
     opened,
     press,
     rows,
@@ -30,11 +29,7 @@ from tests.support.browser import (
 )
 from tests.support.labelling import Server, make_store, running, segment
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
-    pytest.mark.slow,
-    pytest.mark.xdist_group("label_page"),  # one browser for all of them
-]
+pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 SPOKEN = (
     *('heading "Which clip', 'progressbar "Labels given"', 'img "Left clip"', 'img "Right clip"'),
     *('slider "Position in the clips"', 'combobox "Speed', 'group "Your answer"', 'button "Left is better'),

@@ -22,8 +22,7 @@ from pref_db import PrefDB
 from tests.screens.test_terminal import terminal
 from tests.support.browser import (
     LOADED,
-    PROGRAM,
-    WHY_NOT,
+    NEEDS_BROWSER,
     opened,
     press,
     rows,
@@ -36,11 +35,7 @@ from tests.support.browser import (
 from tests.support.display import focus, xdotool
 from tests.support.labelling import Server, make_store, pairs, running
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
-    pytest.mark.slow,
-    pytest.mark.xdist_group("label_page"),  # one browser for all of them
-]
+pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 
 
 def test_two_tabs_never_answer_a_pair_twice(browser: Browser, server: Server) -> None:

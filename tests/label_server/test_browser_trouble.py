@@ -14,9 +14,8 @@ from drlhp.labelling.gatherers import QueueGatherer
 from pref_db import PrefDB
 from tests.support.browser import (
     LOADED_AHEAD,
-    PROGRAM,
+    NEEDS_BROWSER,
     WAIT_MS,
-    WHY_NOT,
     kept,
     opened,
     press,
@@ -29,11 +28,7 @@ from tests.support.browser import (
 )
 from tests.support.labelling import Server, make_store, running
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
-    pytest.mark.slow,
-    pytest.mark.xdist_group("label_page"),  # one browser for all of them
-]
+pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 
 
 def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> None:

@@ -18,6 +18,7 @@ from tests.support.labelling import Server
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WHY_NOT = "needs Chromium (package chromium)"
+NEEDS_BROWSER = [pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT), pytest.mark.slow]
 POLL_MS = 10
 WAIT_MS = 120_000  # so long, because the machine may be busy
 SLOW_KEYS = ("u", "Backspace")  # they take effect when the server answers, and a second press would undo twice
