@@ -21,7 +21,8 @@ def defined(path: str) -> set[str]:
     found = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
-        names += [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
         found |= set(names)
         if isinstance(node, ast.ClassDef):
             inner = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]

@@ -19,9 +19,11 @@ from commands.watch import WatchConfig
 from drlhp.cli.exchange import ExportConfig, ImportConfig
 from drlhp.cli.label import LabelConfig
 from drlhp.screens.keys import TERMINAL_KEYS
+from tests.project.test_architecture import defined
 from tests.support import ROOT
 
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def flags(config: object) -> set[str]:
@@ -99,10 +101,20 @@ def test_every_command_is_in_the_readme() -> None:
         assert f"`{command} " in README, command
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_links_to_is_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_that_a_page_names_is_there(page: Path) -> None:
+    """Files by their whole path, and what is said to be in one, as in "`Name` in `folder/file.py`"."""
+    text = page.read_text()
+    for path in re.findall(r"`([\w/]+\.py)`", text):
+        assert (ROOT / path).is_file(), path
+    for names, path in re.findall(r"((?:`[A-Za-z_.]+`,? )+)in `([\w/]+\.py)`", text):
+        assert set(re.findall(r"`([^`]+)`", names)) <= defined(path), f"{names} in {path}"
 
 
 def test_every_page_can_be_reached_from_the_readme_and_names_keys_that_are_there() -> None:
