@@ -143,13 +143,13 @@ class Ring:
 
 
 def store(ring: Ring) -> Finished:
-    """The store of labels, which on --resume is there."""
+    """Adds the store of labels; on --resume it exists."""
     ring.channels.n_labels.value = prepare_store(ring.config, ring.store_path)
     return lambda: True
 
 
 def ask(ring: Ring) -> Finished:
-    """The preference interface: segments -> labels. With --no_gather_prefs nobody is asked."""
+    """Adds the preference interface: segments -> labels. With --no_gather_prefs it adds nobody to ask."""
     config = ring.config
     if not gathers(config):
         return keep_segments(ring) if config.mode == "gather_initial_prefs" else lambda: True
@@ -198,7 +198,7 @@ def keep_segments(ring: Ring) -> Finished:
 
 
 def learn_reward(ring: Ring) -> Finished:
-    """The trainer: labels -> weights of the reward predictor. It leaves as soon as there is nothing to train."""
+    """Adds the trainer: labels -> weights of the reward predictor. It leaves as soon as there is nothing to train."""
     config = ring.config
     spec = TrainerSpec(
         inputs=ring.inputs,
@@ -226,7 +226,7 @@ def learn_reward(ring: Ring) -> Finished:
 
 
 def act(ring: Ring) -> Finished:
-    """The policy: acts, cuts segments, and learns from the rewards that its copy of the reward predictor gives."""
+    """Adds the policy: it acts, cuts segments, and learns from the rewards that its copy of the predictor gives."""
     config, watchers = ring.config, ring.watchers
     if config.render_episodes:
         watchers.open_window()

@@ -196,7 +196,7 @@ def clone(
     nothing: the value of the recorded play depends on a reward that is not learned yet.
 
     Args:
-        normalise_pixels: take the statistics by which observations are read from the recording, as training would.
+        normalise_pixels: normalise observations by the statistics of the recording, as training would by its own.
         report: called after each epoch with its number and the held-out mean log-probability; False stops.
 
     Returns:

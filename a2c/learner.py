@@ -67,7 +67,7 @@ class Learner:
         return replace(config, lr=lr, ent_coef=falling(config.ent_coef, config.ent_coef_zero_million_timesteps))
 
     def observe(self, rollout: Rollout, kind: str) -> None:
-        """Adds observations of this kind to the statistics by which the policy reads them.
+        """Adds observations of this kind to the statistics with which the policy normalises them.
 
         Call it for vectors after learning: the updated policy must be the one that acted, with the statistics that it
         acted with.

@@ -132,7 +132,7 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
 
 @dataclass(frozen=True)
 class Descent:
-    """What a process needs to know for its share of a gradient; on a card the numbers are there."""
+    """One process's share of a gradient: its decisions, and means over all shares, which are tensors on a GPU."""
 
     rows: Rows  # its decisions of the rollout laid flat
     n_valid: float | Tensor  # decisions of all shares, of which the losses are means

@@ -31,10 +31,10 @@ class Watchers:
         self.teacher_is_person = False
         self._gatherer: PreferenceGatherer | None = None
         self._window: EpisodeWindow | None = None
-        self._film: EpisodeFile | None = None  # of the last full episode, for the page
+        self._film: EpisodeFile | None = None  # shows the page the last full episode
 
     def add_teacher(self, gatherer: PreferenceGatherer) -> None:
-        """Takes notice of who answers, which on the page shows the last full episode too."""
+        """Follows this teacher; for a person on the page, the last full episode is kept as a film."""
         self._gatherer, self.teacher_is_person = gatherer, gatherer.is_person
         if isinstance(gatherer, WebGatherer):
             self.page, self._film = gatherer, EpisodeFile(self.folder)

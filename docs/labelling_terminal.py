@@ -25,7 +25,7 @@ COLUMNS, ROWS = 100, 32
 CELL = (9, 18)  # pixels
 FONT = "DejaVuSansMono.ttf"
 BACKGROUND, FOREGROUND, DIM = (24, 26, 31), (220, 223, 228), (130, 136, 148)
-SECONDS = 8.0  # of watching, for the command to start and the clips to come to a moment with something to see
+SECONDS = 8.0  # to watch: until then the command has started, and the clips show something
 TOKEN = re.compile(r"\x1b\[\??([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
 Colour = tuple[int, int, int]

@@ -83,7 +83,7 @@ def _wanted_number(bounds: Bounds, value: Any, names: list[str], *, whole: bool)
 
 
 def _joined(names: list[str]) -> str:
-    """'a', 'b' or 'c'."""
+    """Returns the names in a row, as in "'a', 'b' or 'c'"."""
     *others, last = (name if name.startswith("a ") else repr(name) for name in names)
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -19,7 +19,7 @@ BEAT_SECONDS = 5.0  # between signs of life, in the store and to a page that hea
 
 
 class Troubles:
-    """What in the server fails now, by name; empty if all is well."""
+    """The parts of the server that fail now, by name; empty if all is well."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}  # name of the thing whose last try failed -> why
@@ -60,7 +60,7 @@ class LiveStatus:
 
 @dataclass
 class Shared:
-    """What the handlers of all topics use."""
+    """The things that the handlers of all topics use."""
 
     run_dir: Path
     host: str  # the address that the server listens at

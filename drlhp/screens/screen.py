@@ -1,4 +1,4 @@
-"""What a labeller's screen and terminal do for the person who labels, whatever they are."""
+"""The methods that every screen and terminal of a labeller has, a window or a terminal alike."""
 
 from __future__ import annotations
 

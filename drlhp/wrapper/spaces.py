@@ -20,7 +20,7 @@ from drlhp.errors import SpaceError
 PICTURE = 84  # side of the pictures that the reward networks read, in pixels
 MAX_PLANES = 64
 MAX_SHOWN = 960  # pixels; people see no larger side, so that two pictures fit beside each other on a screen
-OVERSHOOT = 0.01  # share of its range by which a picture may leave the range, as resizing filters let it
+OVERSHOOT = 0.01  # a picture may leave its range by this share of it, because resizing filters do that
 Transform = Callable[[Any], Any]
 
 
