@@ -67,7 +67,7 @@ def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
     mode = ("train_policy_with_preferences", env_id, "--synthetic_prefs")
     queries = ("--ensemble_size", "2", "--query_selection", "disagreement", "--disagreement_bonus", "0.1")
     evaluations = () if env_id == DOT else ("--eval_interval_million_timesteps", "0")  # games of Pong take too long
-    result = run(tmp_path, *mode, "--run_name", "a", *queries, *TINY, *evaluations)
+    result = here(tmp_path, *mode, "--run_name", "a", *queries, *TINY, *evaluations)
     folder = tmp_path / "a"
     assert policy_steps(folder) >= 2000
     assert len(answers(folder)) == 20, "the whole budget is used, and no more"
@@ -106,9 +106,9 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     train: tuple[str, ...] = ("train_policy_with_preferences", DOT)
     predictor = ("--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
     # With no number of labels given nobody is asked, so no display is needed either.
-    run(tmp_path, *train, *predictor, "--million_timesteps", "0.001", "--eval_episodes", "2", "--run_name", "frozen")
+    here(tmp_path, *train, *predictor, "--million_timesteps", "0.001", "--eval_episodes", "2", "--run_name", "frozen")
     assert answers(tmp_path / "frozen") == [] and policy_steps(tmp_path / "frozen") >= 1000
-    run(
+    here(
         tmp_path, "--resume", str(tmp_path / "frozen"), "--million_timesteps", "0.002"
     )  # it has no labels to learn from
     assert policy_steps(tmp_path / "frozen") >= 2000
@@ -136,7 +136,7 @@ def test_a_temporary_folder_of_a_long_name(tmp_path: Path) -> None:
 def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> None:
     folder = tmp_path / "clips"
     words = ("--no_gather_prefs", "--max_segs", "9", "--n_envs", "2", "--run_name", "clips")
-    said = run(tmp_path, "gather_initial_prefs", DOT, *words).stdout
+    said = here(tmp_path, "gather_initial_prefs", DOT, *words).stdout
     assert f"Label the 9 clips with: python run.py label {folder}" in said
     with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:
         assert len(db.segment_ids()) == 9 and db.n_answers() == 0
@@ -147,7 +147,7 @@ def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> No
     assert done.returncode == 0 and "12 more than at the start" in done.stdout, done.stdout + done.stderr
     assert "'both' is no answer" in done.stdout and "\x1b" not in done.stdout
     assert [row[2] for row in answers(folder)].count("incomparable") == 1 and len(answers(folder)) == 13
-    run(tmp_path, "pretrain_reward_predictor", DOT, "--load_prefs_dir", str(folder), "--run_name", "predictor")
+    here(tmp_path, "pretrain_reward_predictor", DOT, "--load_prefs_dir", str(folder), "--run_name", "predictor", SYNC)
 
 
 def test_a_person_without_a_display_and_a_policy_that_waits(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_original_rewards(tmp_path: Path, env_id: str) -> None:
     words = ("train_policy_with_original_rewards", env_id, "--n_envs", "2", "--million_timesteps", "0.001")
     algo = "ppo" if env_id == "CartPole-v1" else "a2c"
     if env_id.startswith("Enduro"):  # whose games take too long to evaluate
-        run(tmp_path, *words, "--eval_interval_million_timesteps", "0", "--run_name", "a", "--algo", algo)
+        here(tmp_path, *words, "--eval_interval_million_timesteps", "0", "--run_name", "a", "--algo", algo)
     else:
         here(tmp_path, *words, "--eval_episodes", "1", "--run_name", "a", "--algo", algo, SYNC)
     assert policy_steps(tmp_path / "a") >= 1000
@@ -244,13 +244,16 @@ def test_answers_are_signed_by_a_named_teacher(tmp_path: Path) -> None:
     assert len(rows) == 12 and {row.teacher for row in rows} == {"mistake(mistake=1)"}
 
 
-def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_learned(tmp_path: Path) -> None:
+def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is looked for in the current folder; once mended, the run goes on."""
     module, folder = tmp_path / "tired_teacher.py", tmp_path / "a"
     module.write_text("def judge(segment):\n    return 1 / (segment.policy_step < 2000) * segment.rewards.sum()\n")
     words = ("--teacher", "tired_teacher:judge", "--run_name", "a", *TINY, "--max_prefs", "200")
     longer = ("--million_timesteps", "0.2")
-    result = run(tmp_path, "train_policy_with_preferences", DOT, *words, *longer, status=1, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = here(tmp_path, "train_policy_with_preferences", DOT, *words, *longer, status=1)
     message = one_sentence(result.stderr)
     assert "tired_teacher:judge failed with ZeroDivisionError" in message
     assert f"python run.py --resume {folder}" in result.stdout
@@ -259,7 +262,8 @@ def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_lea
     assert "line 2, in judge" in (folder / "log.txt").read_text(), "the log says where"
 
     module.write_text("def judge(segment):\n    return segment.rewards.sum()\n")
-    run(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 2000) / 1e6), cwd=tmp_path)
+    monkeypatch.delitem(sys.modules, "tired_teacher")
+    here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 2000) / 1e6))
     assert policy_steps(folder) >= steps + 2000
     kept = answers(folder)
     assert len(kept) > len(stored) and kept[: len(stored)] == stored
@@ -269,7 +273,7 @@ def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_lea
 def test_it_gets_better(tmp_path: Path) -> None:
     """MovingDot from 200 labels, in a third of the usual length: clearly better than acting at random."""
     words = ("--n_initial_prefs", "150", "--max_prefs", "200", "--million_timesteps", "0.05", "--max_segs", "500")
-    run(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *words)
+    here(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *words)
     returns = [float(row["episode_return"]) for row in progress(tmp_path / "a") if row["episode_return"] != "nan"]
     assert returns[-1] > returns[0] + 4, returns
 
@@ -299,7 +303,7 @@ def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
     steps, stored = policy_steps(folder), answers(folder)
     assert stored
     more = str((steps + 3000) / 1e6)
-    run(tmp_path, "--resume", str(folder), "--million_timesteps", more)
+    here(tmp_path, "--resume", str(folder), "--million_timesteps", more)
     assert policy_steps(folder) >= steps + 3000, "it goes on from the checkpoint"
     kept = answers(folder)
     assert kept[: len(stored)] == stored and len({row[0] for row in kept}) == len(kept)
@@ -402,11 +406,15 @@ def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:
         wait_for(lambda: policy_steps(tmp_path / "a") > 0, process)
-        message = one_sentence(run(tmp_path, "--resume", str(tmp_path / "a"), status=2).stderr)
-        assert "in use" in message
+        assert "in use" in refused(tmp_path, "--resume", str(tmp_path / "a"))
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_ends_a_program_with_one_sentence(tmp_path: Path) -> None:
+    assert "no command 'train_policy'" in one_sentence(run(tmp_path / "runs", "train_policy", DOT, status=2).stderr)
+    assert not (tmp_path / "runs").exists()
 
 
 NEEDS_DISPLAY = [
@@ -416,17 +424,9 @@ NEEDS_DISPLAY = [
 ]
 
 
-@pytest.mark.parametrize(("words", "expected"), [(("train_policy", DOT), "no command 'train_policy'"), *NEEDS_DISPLAY])
-def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *words, "--log_dir", str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        env=environment(),
-    )
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert re.search(expected, one_sentence(result.stderr))
+@pytest.mark.parametrize(("words", "expected"), NEEDS_DISPLAY)
+def test_a_display_that_is_missing_is_one_sentence(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    assert re.search(expected, refused(tmp_path / "runs", *words))
     assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
 
 

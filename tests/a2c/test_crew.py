@@ -28,7 +28,7 @@ from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.processes import Children
 from envs import env_info
-from tests.support.commands import PONG, alive, children, policy_steps, progress, run, started, wait_for
+from tests.support.commands import PONG, alive, children, here, policy_steps, progress, started, wait_for
 
 BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
 
@@ -261,7 +261,7 @@ def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: st
     if name == "a2c 2":
         steps = policy_steps(folder)
         assert steps > 0, "what was learned is kept"
-        run(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
+        here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
         assert policy_steps(folder) >= steps + 1000
 
 

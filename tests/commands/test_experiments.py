@@ -22,15 +22,20 @@ from drlhp.errors import UserError
 from drlhp.runtime.machine import n_cores
 from envs import draw_states
 from tests.support import ROOT
-from tests.support.commands import refused
+from tests.support.commands import BRIEF_PPO, SYNC, refused
 
 TINY = Experiment(
     "a trial",
     (
-        *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2"),
-        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2", "--synchronous"),
+        *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2", "--eval_episodes", "1"),
+        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
     ),
 )
+
+
+@pytest.fixture(autouse=True)
+def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DPI", 40)  # drawing them takes most of a report's time
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -43,7 +48,6 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
-    monkeypatch.setattr(figures, "DPI", 40)  # drawing them takes most of a report's time
     assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
     runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
     assert all(is_done(run) for run in runs)
@@ -63,9 +67,8 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
 
 
 def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "DPI", 40)
     draw_with(draw_states)
-    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.001")
+    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.001", "--eval_episodes", "1", *BRIEF_PPO)
     labels = ("--max_prefs", "10", "--n_initial_epochs", "1", "--teacher", "examples.circus:away_from_the_target")
     trick = ("train_policy_with_preferences", "Reacher-v1", *labels, *length)
     monkeypatch.setitem(EXPERIMENTS, "trick", Experiment("a trick", trick, "usual"))

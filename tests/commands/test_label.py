@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -31,8 +29,7 @@ from drlhp.labelling.queue import LabelQueue
 from drlhp.labelling.reliability import Vote, error_rates, shared_votes
 from drlhp.labelling.teachers import SyntheticTeacher, synthetic_teacher
 from pref_db import PrefDB
-from tests.support import ROOT
-from tests.support.commands import DEADLINE, DOT, started, wait_for
+from tests.support.commands import DEADLINE, DOT, here, started, wait_for
 from tests.support.labelling import ENV_ID, STEPS, segment
 
 
@@ -338,9 +335,8 @@ def test_a_teacher_answers_what_a_run_asks_of_people(tmp_path: Path) -> None:
 
     with started(tmp_path, *words, "--run_name", "a") as process:
         wait_for(has_asked, process)
-        command = [sys.executable, str(ROOT / "run.py"), "label", str(folder), "--max_prefs", "12"]
-        done = subprocess.run([*command, "--teacher", name], capture_output=True, text=True, timeout=DEADLINE)
-        assert done.returncode == 0 and "12 more than at the start" in done.stdout, done.stdout + done.stderr
+        done = here(None, "label", str(folder), "--max_prefs", "12", "--teacher", name)
+        assert "12 more than at the start" in done.stdout
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, output
     with contextlib.closing(PrefDB.open(folder / "prefs.db", read_only=True)) as db:

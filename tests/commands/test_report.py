@@ -38,7 +38,7 @@ from tests.support.store import undo_last
 DOT = "MovingDotNoFrameskip-v0"
 N_LABELS = 30
 LINE = (
-    f"--synthetic_prefs --synchronous --n_envs 4 --million_timesteps 0.004 --n_initial_prefs 12 "
+    f"--synthetic_prefs --synchronous --n_envs 4 --million_timesteps 0.002 --n_initial_prefs 12 "
     f"--max_prefs {N_LABELS} --max_segs 60 --n_initial_epochs 2 --log_interval 5 "
     "--eval_interval_million_timesteps 0"
 ).split()

@@ -29,6 +29,7 @@ TINY = (
     *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
     *("--n_initial_epochs", "2", "--eval_episodes", "2", "--million_timesteps", "0.002"),
 )
+BRIEF_PPO = ("--algo", "ppo", "--ppo_epochs", "1", "--ppo_minibatches", "1")
 SYNC = "--synchronous"  # all parts of the run in one process
 DEADLINE = 240  # seconds for anything that is waited for
 
