@@ -19,6 +19,7 @@ from torch import Tensor
 from a2c.model import PIXEL_STEPS, Policy
 from drlhp.errors import UserError
 from drlhp.networks.device import to_device
+from drlhp.runtime.regular_files import open_regular
 from envs import EnvInfo, make_vec_env
 
 SCHEMA_VERSION = 1
@@ -87,7 +88,7 @@ class Demonstrations:
 def _read(path: Path, info: EnvInfo) -> Demonstrations:
     """Reads one file and checks it against the environment; raises UserError."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         version, env_id, stack = (arrays.pop(name).item() for name in ("schema_version", "env_id", "stack"))
         read = Demonstrations(env_id, stack, **arrays)

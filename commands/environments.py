@@ -10,10 +10,4 @@ from envs import draw_states, env_info, task_of
 def lend_environments() -> None:
     """Lets the library's commands name tasks and environments, and draw the states that stores hold of bodies."""
     draw_with(draw_states)
-    set_program(Program("run.py", task_of, pixels_fps))
-
-
-def pixels_fps(env_id: str) -> float | None:
-    """Returns an environment's agent steps a second, or None if it shows no pictures. Raises EnvError."""
-    info = env_info(env_id)
-    return info.fps if info.kind == "pixels" else None
+    set_program(Program("run.py", task_of, env_info))

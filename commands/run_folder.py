@@ -17,9 +17,11 @@ from typing import Any
 
 from drlhp.errors import UserError
 from drlhp.runtime.machine import machine
+from drlhp.runtime.regular_files import read_regular
 
 log = logging.getLogger("run")
 
+MAX_CONFIG = 2**24  # bytes of config.json, to which each --resume may add ten thousand
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 
 
@@ -102,7 +104,7 @@ class RunFolder:
         folder, file = cls(path), path / "config.json"
         config = json.loads(json.dumps(config | {"resume": None}))  # as JSON would return it
         if config != before:
-            record = json.loads(file.read_text())
+            record = read_record(path)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             record["history"] = [*record.get("history", []), {"until": now, "config": before}]
             draft = file.with_suffix(".new")
@@ -117,6 +119,11 @@ class RunFolder:
         self._lock.close()
 
 
+def read_record(path: Path) -> Any:
+    """Returns what a run folder's config.json holds. Raises UserError, OSError, and ValueError if it is no JSON."""
+    return json.loads(read_regular(path / "config.json", MAX_CONFIG))
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Returns the resolved config that a run was started with.
 
@@ -128,7 +135,7 @@ def read_config(path: Path) -> dict[str, Any]:
         what = "is no folder" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}; give the folder of an earlier run, such as runs/NAME.")
     try:
-        config = json.loads(file.read_text())["config"]
+        config = read_record(path)["config"]
     except FileNotFoundError:
         raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.") from None
     except (ValueError, KeyError, TypeError) as error:

@@ -17,11 +17,12 @@ import numpy as np
 
 from commands.config import RunConfig, nulls, settings
 from commands.report.references import Reference, target
-from commands.run_folder import read_config
+from commands.run_folder import read_config, read_record
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
 from drlhp.runtime.locks import in_use
+from drlhp.runtime.regular_files import open_regular
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
 from pref_db import PrefDB
 
@@ -87,7 +88,7 @@ class Run:
         config = read_config(path)
         wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
         missing = [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)] or nulls(config)
-        record = json.loads((path / "config.json").read_text())
+        record = read_record(path)
         about = {"command": list, "machine": dict, "versions": dict}
         missing += [name for name, kind in about.items() if not isinstance(record.get(name, kind()), kind)]
         if missing:
@@ -343,7 +344,8 @@ def _status(path: Path, progress: list[dict[str, str]], config: dict[str, Any]) 
     if in_use(path):
         return "running", ""
     try:
-        log = (path / "log.txt").read_text(encoding="utf-8", errors="replace")
+        with open_regular(path / "log.txt") as file:
+            log = file.read().decode(errors="replace")
     except OSError:  # a copy without its log
         steps = as_number(progress[-1].get("steps", "")) if progress else math.nan
         return ("finished" if steps >= _max_steps(config) else "stopped"), ""

@@ -8,30 +8,28 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import math
 import shlex
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 
-from drlhp.cli.legacy import LEGACY_FILES, read_legacy
+from drlhp.cli.legacy import LEGACY_FILES, converted
 from drlhp.cli.program import program
+from drlhp.cli.segment_files import EXCHANGE_VERSION, form_of, read_segment, write_segment
 from drlhp.data.comparison import Answer, Choice, Comparison
 from drlhp.data.segment import Segment
-from drlhp.data.views import decode_view, unpacked_size
 from drlhp.errors import UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
+from drlhp.runtime.regular_files import open_regular, read_regular
 from pref_db import PrefDB, spreadsheet_cell, store_path
 
-EXCHANGE_VERSION = 1
 LAST_SECOND = 4e10  # This is in the year 3237. A later time is mostly in milliseconds, and cannot be shown as a date.
-MAX_SEGMENT_BYTES = 2**30  # Limit for one unpacked npz; a segment of the paper has 0.2 MB.
-NUMBERS = ("stack", "policy_step", "seed", "fps")
+MAX_ABOUT = 2**16  # bytes of export.json
+MAX_LINE = 2**16  # bytes of a line of labels.jsonl; the longest note has 500 characters
+MAX_ENV_ID = 200  # characters
 # Fields of labels.jsonl, and the types of their values. `a` and `b` are segment ids; `choice` names one by its letter.
 FIELDS: dict[str, tuple[type, ...]] = {
     **{"schema": (int,), "client_id": (str,), "comparison_id": (str,), "a": (str,), "b": (str,), "choice": (str,)},
@@ -85,7 +83,8 @@ def import_command(arguments: list[str]) -> None:
     if legacy and not (folder / "labels.jsonl").exists():
         if config.env_id is None:
             raise UserError(f"{legacy[0]} does not say of which environment it is; add --env_id.")
-        n_labels = _make_store(target, *read_legacy(legacy, config.env_id))
+        with converted(legacy, config.env_id) as exported:
+            n_labels = import_folder(exported, target)
     else:
         n_labels = import_folder(folder, target)
     place = shlex.quote(config.output)
@@ -115,12 +114,7 @@ def _make_folder(folder: Path) -> None:
 
 def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
     for segment in db.segments():
-        arrays: dict[str, Any] = {name: getattr(segment, name) for name in ("observations", "actions", "rewards")}
-        if segment.view is not None:
-            arrays["view"] = np.frombuffer(segment.view, np.uint8)
-        arrays |= {name: np.array(getattr(segment, name)) for name in NUMBERS}
-        with (output / "segments" / f"{segment.id}.npz").open("wb") as file:
-            np.savez_compressed(file, schema=np.array(EXCHANGE_VERSION), env_id=np.array(segment.env_id), **arrays)
+        write_segment(output / "segments", segment)
     rows = list(_rows(db))
     with (output / "labels.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -164,60 +158,48 @@ def import_folder(folder: Path, target: Path) -> int:
 
     Raises UserError that says what is wrong, and in which file.
     """
+    env_id, length = _about(folder / "export.json")
+    files, n_actions = sorted((folder / "segments").glob("*.npz")), _n_actions(env_id)
+    forms = set()
+    for file in files:
+        segment = read_segment(file, n_actions)
+        if segment.env_id != env_id or len(segment) > length:
+            raise UserError(f"{file} is of {segment.env_id}, {len(segment)} steps, unlike export.json; export again.")
+        forms.add(form_of(segment))
+        if len(forms) > 1:
+            raise UserError(f"{file} has other observations or actions than {files[0].name}; import them apart.")
+    ids = {file.stem for file in files}
+    rows = _load_rows(folder / "labels.jsonl", ids)
+    return _make_store(target, env_id, length, (read_segment(file, n_actions) for file in files), rows)
+
+
+def _about(file: Path) -> tuple[str, int]:
+    """Returns the environment and the length of clips in export.json. Raises UserError."""
     try:
-        about = json.loads((folder / "export.json").read_text())
+        about = json.loads(read_regular(file, MAX_ABOUT))
         env_id, length = about["env_id"], about["segment_length"]
         known = about["schema"] == EXCHANGE_VERSION and isinstance(env_id, str) and type(length) is int
-        if known and not (_is_text(env_id) and 0 < length < 2**53):
+        if known and not (_is_text(env_id) and len(env_id) <= MAX_ENV_ID and 0 < length < 2**53):
             raise ValueError("env_id or segment_length")
     except (FileNotFoundError, NotADirectoryError):
         exported = f"`{program().name} export`"
-        raise UserError(f"{folder} has no export.json; give a folder that {exported} has finished.") from None
+        raise UserError(f"{file.parent} has no export.json; give a folder that {exported} has finished.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{folder / 'export.json'} cannot be read ({error}); export again.") from error
+        raise UserError(f"{file} cannot be read ({error}); export again.") from error
     if not known:
-        raise UserError(f"{folder / 'export.json'} is of a schema other than {EXCHANGE_VERSION}; update this program.")
-    files = sorted((folder / "segments").glob("*.npz"))
-    for file in files:
-        segment = _load_segment(file)
-        if segment.env_id != env_id or len(segment) > length:
-            raise UserError(f"{file} is of {segment.env_id}, {len(segment)} steps, unlike export.json; export again.")
-    ids = {file.stem for file in files}
-    rows = _load_rows(folder / "labels.jsonl", ids)
-    return _make_store(target, env_id, length, map(_load_segment, files), rows)
+        raise UserError(f"{file} is of a schema other than {EXCHANGE_VERSION}; update this program.")
+    return env_id, length
 
 
-def _load_segment(file: Path) -> Segment:
-    """Returns a segment that `export` wrote. Raises UserError if it is damaged or its id does not fit its contents."""
+def _n_actions(env_id: str) -> int | None:
+    """Returns the environment's number of discrete actions; None if it has none, or is not known here."""
+    if ":" in env_id:  # The name of a module, which would be imported: that is up to the user, not to a file.
+        return None
     try:
-        with zipfile.ZipFile(file) as archive:
-            if sum(info.file_size for info in archive.infolist()) > MAX_SEGMENT_BYTES:
-                raise ValueError("it unpacks to more than a segment can hold")
-        with np.load(file, allow_pickle=False) as arrays:
-            if int(arrays["schema"]) != EXCHANGE_VERSION:
-                raise ValueError(f"schema {arrays['schema']}")
-            view = arrays["view"].tobytes() if "view" in arrays else None
-            segment = Segment(
-                str(arrays["env_id"]),
-                arrays["observations"],
-                arrays["actions"],
-                arrays["rewards"],
-                stack=int(arrays["stack"]),
-                policy_step=int(arrays["policy_step"]),
-                seed=int(arrays["seed"]),
-                fps=float(arrays["fps"]),
-                view=view,
-            )
-        if segment.view is not None:
-            if unpacked_size(segment.view) > MAX_SEGMENT_BYTES:
-                raise ValueError("its clip unpacks to more than a segment can hold")
-            decode_view(segment.view)  # This raises an error if the clip is damaged.
-        numbers_fit = all(-(2**63) <= number < 2**63 for number in (segment.policy_step, segment.seed))
-        if segment.id != file.stem or not 0 < segment.fps < math.inf or not numbers_fit:
-            raise ValueError("its contents are not what its name says")
-    except Exception as error:  # The errors of zipfile, NumPy and Segment have no common base class.
-        raise UserError(f"{file} is no segment ({str(error).splitlines()[0] if str(error) else error!r}).") from error
-    return segment
+        info = program().info_of(env_id)
+    except UserError:
+        return None
+    return info.n_actions if info else None
 
 
 def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
@@ -225,22 +207,27 @@ def _load_rows(file: Path, segment_ids: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     client_ids: set[str] = set()
     try:
-        with file.open(encoding="utf-8") as opened:
-            lines = opened.readlines()  # str.splitlines would also split at separators inside a JSON string.
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular(file) as opened:
+            for number, line in enumerate(iter(lambda: opened.readline(MAX_LINE), b""), start=1):
+                row = _load_row(line, segment_ids, client_ids)
+                if isinstance(row, str):
+                    raise UserError(f"{file}, line {number}: {row}; nothing was imported.")
+                client_ids.add(row["client_id"])
+                rows.append(row)
+    except OSError as error:
         raise UserError(f"{file} cannot be read ({error}); export again.") from error
-    for number, line in enumerate(lines, start=1):
-        wrong = None
-        try:
-            row = json.loads(line, parse_constant=lambda word: word)  # NaN and Infinity stay text, which is refused.
-            wrong = _wrong(row, segment_ids, client_ids)
-        except (ValueError, RecursionError) as error:
-            wrong = f"it is no JSON ({error})"
-        if wrong:
-            raise UserError(f"{file}, line {number}: {wrong}; nothing was imported.")
-        client_ids.add(row["client_id"])
-        rows.append(row)
     return rows
+
+
+def _load_row(line: bytes, segment_ids: set[str], client_ids: set[str]) -> dict[str, Any] | str:
+    """Returns the row in a line of labels.jsonl, or what is wrong with it."""
+    if len(line) == MAX_LINE:
+        return "it is too long"
+    try:
+        row = json.loads(line, parse_constant=lambda word: word)  # NaN and Infinity stay text, which is refused.
+        return _wrong(row, segment_ids, client_ids) or row
+    except (ValueError, RecursionError) as error:
+        return f"it is no JSON ({error})"
 
 
 def _is_text(value: str) -> bool:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from drlhp.data.cutter import SegmentSource
 
 ATARI_FPS = 15.0  # Atari shows 60 frames a second, and the original project's agents saw every fourth.
 
@@ -14,8 +18,8 @@ class Program:
 
     name: str = "drlhp"  # the name in messages and in the help
     task_of: Callable[[str], str] = lambda _env_id: ""  # says what good behaviour is in an environment; may be empty
-    # Returns the agent steps a second of an environment with pictures as observations; None for any other environment.
-    pixels_fps: Callable[[str], float | None] = lambda _env_id: ATARI_FPS
+    # Returns what is known about an environment, None if the program knows none; raises UserError for an unknown id.
+    info_of: Callable[[str], SegmentSource | None] = lambda _env_id: None
 
 
 _programs = [Program()]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from drlhp.errors import UserError, reason_of
+from drlhp.runtime.regular_files import open_regular
 
 FORMAT = 1
 KEEP = 3
@@ -101,7 +102,7 @@ def read(path: Path) -> dict[str, Any]:
         CheckpointError: the file is damaged, no checkpoint of this project, or from a newer version.
         OSError: the file cannot be opened.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             state = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # torch's errors for damaged input have no common base class.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from drlhp.errors import UserError
+from drlhp.runtime.regular_files import open_regular
 
 POLICIES = ("deterministic", "sampled")  # an evaluation plays both, and writes a row for each
 STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")  # of an evaluation's episodes
@@ -116,7 +117,8 @@ def read_rows(path: Path, errors: str = "replace") -> list[Row]:
         errors: how to treat bytes that are no text, as `open` names it.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors=errors)
+        with open_regular(path) as file:
+            text = file.read().decode(errors=errors)
     except FileNotFoundError:
         return []
     names, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,12 @@ def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
     made.save(tmp_path / "play.npz")
     with pytest.raises(FileExistsError):
         made.save(tmp_path / "play.npz")
+
+
+def test_a_pipe_in_place_of_a_recording_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "play.npz")
+    with pytest.raises(UserError, match=r"play\.npz is no regular file"):
+        Demonstrations.load(tmp_path, env_info(PENDULUM))
 
 
 @pytest.mark.parametrize(("env_id", "episodes", "least"), [(CARTPOLE, 4, 0.9), (DOT, 8, 0.75)])

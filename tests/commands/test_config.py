@@ -1,6 +1,7 @@
 """The command line: tuned defaults, flags, resumed settings, and what cannot work."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -575,6 +576,10 @@ def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
         (path / "config.json").write_text(damage)
         with pytest.raises(UserError, match=r"\.$"):
             parse([TRAIN, DOT, "--resume", str(path)])
+    (path / "config.json").unlink()
+    os.mkfifo(path / "config.json")
+    with pytest.raises(UserError, match=r"config\.json is no regular file"):
+        parse([TRAIN, DOT, "--resume", str(path)])
 
 
 def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -364,15 +365,17 @@ def test_settings_of_another_version(dot: Path) -> None:
     assert "another version" in page.sections["settings"] and "Pearson" in page.sections["correlation"]
 
 
-@pytest.mark.parametrize("kind", ["nowhere", "empty", "damaged", "incomplete", "no predictor", "file", "none"])
+@pytest.mark.parametrize("kind", ["nowhere", "empty", "damaged", "incomplete", "no predictor", "file", "none", "pipe"])
 def test_what_is_no_run_is_one_sentence(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / kind
     contents = {"damaged": "{", "incomplete": '{"config": {"mode": "x"}}'}
     contents["no predictor"] = '{"config": {"mode": "gather_initial_prefs", "env_id": "CartPole-v1", "seed": 0}}'
-    if kind in ("empty", *contents):
+    if kind in ("empty", "pipe", *contents):
         folder.mkdir()
     if kind in contents:
         (folder / "config.json").write_text(contents[kind])
+    if kind == "pipe":
+        os.mkfifo(folder / "config.json")
     if kind == "file":
         folder.write_text("")
     assert report(*([] if kind == "none" else [folder])) == 2

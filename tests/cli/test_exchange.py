@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import json
 import os
-import pickle
-import pickletools
 import subprocess
 import sys
-import types
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,9 @@ import zstandard
 
 from commands.environments import lend_environments
 from drlhp.cli.exchange import FIELDS, export_command, import_command
-from drlhp.data.comparison import Choice, Comparison
+from drlhp.cli.segment_files import write_segment
+from drlhp.data.comparison import Choice
+from drlhp.data.segment import Segment
 from drlhp.data.views import VIEW_HEADER, VIEW_MAGIC, encode_frames
 from drlhp.errors import UserError
 from drlhp.labelling.answers import Submission
@@ -32,7 +32,11 @@ from pref_db import PrefDB
 from tests.support import ROOT
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
-PONG = "PongNoFrameskip-v4"
+
+@pytest.fixture(autouse=True)
+def environments() -> None:
+    """Lets `import` know the environments, as run.py does before its commands."""
+    lend_environments()
 
 
 @pytest.fixture
@@ -178,6 +182,16 @@ def cut_segment(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
+def pack_otherwise(folder: Path) -> None:
+    """Packs a segment by bzip2, of which Python may unpack gigabytes at once."""
+    file = sorted((folder / "segments").glob("*.npz"))[0]
+    with zipfile.ZipFile(file) as before:
+        contents = {name: before.read(name) for name in before.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_BZIP2) as after:
+        for name, data in contents.items():
+            after.writestr(name, data)
+
+
 def change_segment(**changes: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         file = sorted((folder / "segments").glob("*.npz"))[0]
@@ -223,7 +237,7 @@ def test_who_is_not_known_to_have_looked_at_imported_pairs_labels_on(run: Path, 
         *(change_row(client_id="c0"), change_row(speed=float("nan")), change_row(replays=-1), change_row(flip=1)),
         *(append_line("{"), append_line("[]"), append_line("[" * 100_000)),
         *(change_row(note="\ud800"), change_row(labeller="\ud800"), change_row(client_id="\ud800"), append_line("")),
-        *(drop_segment, swap_segments, pickled_array, cut_segment, change_export(schema=2)),
+        *(drop_segment, swap_segments, pickled_array, cut_segment, pack_otherwise, change_export(schema=2)),
         *(change_segment(policy_step=np.uint64(2**63)), change_segment(seed=np.uint64(2**63))),
         *(change_segment(view=clip(0, 8, 8)), change_segment(view=clip(9, 0, 8))),
         *(change_export(env_id="\ud800"), change_export(segment_length=True), change_export(segment_length=2**70)),
@@ -241,6 +255,68 @@ def test_a_damaged_folder_is_refused_in_a_sentence_and_nothing_is_made(
         import_command([str(out), "--output", str(tmp_path / "new")])
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value) and str(out) in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["export.json", "labels.jsonl", "segments/pipe.npz"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run: Path, tmp_path: Path, name: str) -> None:
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    (tmp_path / "out" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "out" / name)
+    with pytest.raises(UserError, match=f"{name} is no regular file"):
+        import_command([str(tmp_path / "out"), "--output", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["export.json", "labels.jsonl"])
+def test_files_of_gigabytes_that_need_no_disk_are_not_read(run: Path, tmp_path: Path, name: str) -> None:
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    with (tmp_path / "out" / name).open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match=rf"{name} is larger|{name}, line 6: it is too long"):
+        import_command([str(tmp_path / "out"), "--output", str(tmp_path / "new")])
+
+
+def changed(**arrays: np.ndarray) -> Segment:
+    """Returns a segment of Pong with other values, and the id of these."""
+    return replace(pixel_segment(1000), **arrays)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("segment", "reason"),
+    [
+        (changed(rewards=np.full(LENGTH, np.nan, np.float32)), "its rewards are not all finite numbers"),
+        (changed(rewards=np.full(LENGTH, -np.inf, np.float32)), "its rewards are not all finite numbers"),
+        (changed(actions=np.full((LENGTH, 2), np.inf, np.float32)), "its actions are not all finite numbers"),
+        (changed(actions=np.full(LENGTH, -1)), f"it holds the action -1, which {ENV_ID} does not have"),
+        (changed(actions=np.full(LENGTH, 6)), f"it holds the action 6, which {ENV_ID} does not have"),
+        (changed(observations=np.zeros((LENGTH + 3, 0, 0), np.uint8)), "its observations are empty: 28 x 0 x 0"),
+        (
+            Segment(
+                ENV_ID, np.full((9, 4), np.nan, np.float32), np.zeros(9, np.int64), np.zeros(9, np.float32), 1, 0, 0, 15
+            ),
+            "its observations are not all finite numbers",
+        ),
+        (changed(observations=np.zeros((LENGTH + 3, 84, 80), np.uint8)), "has other observations or actions than"),
+        (changed(actions=np.zeros((LENGTH, 2), np.float32)), "has other observations or actions than"),
+    ],
+)
+def test_values_that_no_environment_gives_are_refused(run: Path, tmp_path: Path, segment: Segment, reason: str) -> None:
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    write_segment(tmp_path / "out" / "segments", segment)
+    with pytest.raises(UserError, match=reason):
+        import_command([str(tmp_path / "out"), "--output", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_cannot_have_a_module_imported(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`module:id` is an environment's name that Gymnasium imports a module for."""
+    (tmp_path / "hacked.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    change_export(env_id="hacked:Env-v0")(tmp_path / "out")
+    with pytest.raises(UserError, match="unlike export"):
+        import_command([str(tmp_path / "out"), "--output", str(tmp_path / "new")])
+    assert "hacked" not in sys.modules
 
 
 def test_a_clip_of_gigabytes_is_refused_by_its_header(run: Path, tmp_path: Path) -> None:
@@ -284,111 +360,3 @@ def test_a_line_of_labels_ends_with_its_line_feed_alone(run: Path, tmp_path: Pat
     import_command([str(out), "--output", str(tmp_path / "new")])
     with contextlib.closing(PrefDB.open(tmp_path / "new" / "prefs.db", read_only=True)) as db:
         assert set(db.read("SELECT note FROM answer")) == {("one\u2028two\x85",)}
-
-
-# The original project's files
-
-
-@pytest.fixture(autouse=True)
-def environments() -> None:
-    """Lets `import` know the environments, as run.py does before its commands."""
-    lend_environments()
-
-
-class FakePrefDB:
-    """Pickled under the name of the original's class, with its attributes."""
-
-    def __init__(self, maxlen: int) -> None:
-        self.segments: dict[int, Any] = {}
-        self.seg_refs: dict[int, int] = {}
-        self.prefs: list[tuple[int, int, Any]] = []
-        self.maxlen = maxlen
-
-
-@pytest.fixture
-def original(monkeypatch: pytest.MonkeyPatch) -> type:
-    """The class as the original's module had it, for the pickler to name."""
-    module = types.ModuleType("pref_db")
-    kind = type("PrefDB", (FakePrefDB,), {"__module__": "pref_db"})
-    module.PrefDB = kind  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pref_db", module)
-    return kind
-
-
-def stacked(seed: int, steps: int = 25) -> np.ndarray:
-    """(T, 84, 84, 4), each the newest four of T + 3 frames."""
-    frames = np.random.default_rng(seed).integers(0, 256, (steps + 3, 84, 84), dtype=np.uint8)
-    return np.stack([frames[t : t + 4].transpose(1, 2, 0) for t in range(steps)])
-
-
-@pytest.mark.parametrize("protocol", [3, 4, 5])  # 3 is what the original wrote
-def test_the_originals_pickles_are_imported(tmp_path: Path, original: type, protocol: int) -> None:
-    train, val = original(10), original(10)
-    for key in range(4):
-        train.segments[key] = list(stacked(key))  # a list of frames, as the original kept them
-    train.prefs = [(0, 1, (1.0, 0.0)), (1, 2, (0.0, 1.0)), (3, 3, (1.0, 0.0))]
-    val.segments = {7: stacked(7), 8: stacked(8)}
-    val.prefs = [(8, 7, (0.5, 0.5))]
-    for name, stored in (("train.pkl.gz", train), ("val.pkl.gz", val)):
-        with gzip.open(tmp_path / name, "wb") as file:
-            pickle.dump(stored, file, protocol=protocol)
-    with pytest.raises(UserError, match="add --env_id"):
-        import_command([str(tmp_path), "--output", str(tmp_path / "new")])
-    with pytest.raises(UserError, match="holds pictures, and CartPole-v1 shows none"):
-        import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", "CartPole-v1"])
-    import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", PONG])
-    with contextlib.closing(PrefDB.open(tmp_path / "new" / "prefs.db")) as db:
-        labels = db.labels()
-        assert [label.mu for label in labels] == [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
-        assert (db.env_id, db.segment_length, len(db.segment_ids())) == (PONG, 25, 5)
-        shown = db.segment(labels[0].a).stacked()
-        np.testing.assert_array_equal(shown, stacked(0).transpose(0, 3, 1, 2))
-        assert db.segment(labels[2].a).fps == 15.0
-
-
-class Hostile:
-    """Runs a command when it is loaded by an ordinary unpickler."""
-
-    def __init__(self, call: Any, *arguments: Any) -> None:
-        self.call, self.arguments = call, arguments
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.call, self.arguments
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        Hostile(os.system, "touch hacked"),
-        Hostile(eval, "open('hacked', 'w')"),
-        Hostile(getattr, "", "join"),
-        Hostile(np.load, "x"),
-        Hostile(np.ndarray, (10**12,)),
-        Hostile(np.dtype, "O"),
-        np.array([{}, None], dtype=object),
-        {"not": "a store"},
-        Comparison,
-    ],
-)
-def test_hostile_pickles_are_refused_and_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = pickle.dumps(hostile)
-    assert list(pickletools.genops(data))
-    for name in ("train.pkl.gz", "val.pkl.gz"):
-        with gzip.open(tmp_path / name, "wb") as file:
-            file.write(data)
-    with pytest.raises(UserError, match=r"is no store of labels \(.*; nothing was imported"):
-        import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", PONG])
-    assert not (tmp_path / "hacked").exists() and not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no gzip", *(gzip.compress(data, mtime=0) for data in (b"", b"junk", b"\x80"))]
-)
-def test_what_is_no_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "train.pkl.gz").write_bytes(content)
-    with pytest.raises(UserError, match="is no store of labels"):
-        import_command([str(tmp_path), "--output", str(tmp_path / "new"), "--env_id", PONG])
-    assert not (tmp_path / "new").exists()
