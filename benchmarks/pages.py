@@ -1,21 +1,25 @@
-"""The places in README.md and docs/ where tables made of results stand."""
+"""The places in README.md and docs/ for tables that are made of results."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from benchmarks import ROOT
 from drlhp.errors import UserError
 
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PICTURES = ROOT / "docs" / "pictures"
 
-def write_between(page: Path, name: str, text: str) -> None:
-    """Puts a text between the page's marks `<!-- name -->` and `<!-- /name -->`, in the place of what stands there.
+
+def write_between(name: str, text: str) -> None:
+    """Replaces the text between the marks `<!-- name -->` and `<!-- /name -->`, on the page that has them.
 
     Raises:
-        UserError: the page has no such marks.
+        UserError: no page has such marks.
     """
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, mark, rest = page.read_text(encoding="utf-8").partition(first)
-    _, end, after = rest.partition(last)
-    if not mark or not end:
-        raise UserError(f"{page.name} has no place for the table; put {first} and {last} there.")
-    page.write_text(f"{before}{first}\n{text}\n{last}{after}", encoding="utf-8")
+    for page in PAGES:
+        before, _, rest = page.read_text(encoding="utf-8").partition(first)
+        _, end, after = rest.partition(last)
+        if end:
+            page.write_text(f"{before}{first}\n{text}\n{last}{after}", encoding="utf-8")
+            return
+    raise UserError(f"no page has a place for the table; put {first} and {last} into one in docs/.")

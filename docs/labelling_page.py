@@ -1,6 +1,6 @@
-"""Draws the pictures of the labelling page that the README shows, from a real run that is labelled in a real browser.
+"""Draws the pictures of the labelling page of the documentation, from a real run that is labelled in a real browser.
 
-python docs/labelling_page.py results/labelling_page.png results/labelling_phone.png
+python docs/labelling_page.py docs/pictures/labelling_page.png docs/pictures/labelling_phone.png
 
 It starts a run on Pong, answers enough pairs, presses "Start training now", and takes the pictures once the curves have
 begun: a minute or more on two cores.

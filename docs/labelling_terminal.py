@@ -1,7 +1,7 @@
-"""Draws the picture of the labelling terminal that the README shows, from what the command sends to a real one.
+"""Draws the picture of the labelling terminal of the documentation, from what the command sends to a real one.
 
 python run.py gather_initial_prefs PongNoFrameskip-v4 --no_gather_prefs --max_segs 8 --run_name clips
-python docs/labelling_terminal.py runs/clips docs/labelling_terminal.png
+python docs/labelling_terminal.py runs/clips docs/pictures/labelling_terminal.png
 """
 
 from __future__ import annotations

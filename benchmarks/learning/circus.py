@@ -3,7 +3,7 @@
 python -m benchmarks.learning.circus runs/circus-backflip-seed0 runs/circus-ballet-seed0 \
     --beside runs/hopper-true-seed0 runs/walker-true-seed0
 
-Writes results/circus.json, results/circus_TRICK.gif and the table in README.md. The tricks that are not given stay as
+Writes results/circus.json, and the films and the table of docs/circus.md. The tricks that are not given stay as
 they are.
 """
 
@@ -25,7 +25,7 @@ import tyro
 from PIL import Image
 
 from benchmarks import ROOT
-from benchmarks.pages import write_between
+from benchmarks.pages import PICTURES, write_between
 from commands.agent import Agent
 from commands.run_folder import git_revision, read_config
 from commands.watch import WatchConfig, film
@@ -127,7 +127,7 @@ def main(
 
         names = [name for name in TRICKS if name.partition(",")[0] == trick]
         if trick not in given:
-            film_beside(agent, other, RESULTS / f"circus_{trick}.gif")
+            film_beside(agent, other, PICTURES / f"circus_{trick}.gif")
             seen = both(other)
             for name in names:
                 given[name] = {"env_id": agent.info.env_id, "ordinary": measure(seen, name), "taught": {}}
@@ -142,7 +142,7 @@ def main(
         measured |= {"command": command, "git_revision": git_revision(), "machine": machine()}
     found = {trick: (found | given)[trick] for trick in TRICKS if trick in found | given}
     path.write_text(json.dumps(found, indent=2) + "\n")
-    write_between(ROOT / "README.md", "circus", table(found))
+    write_between("circus", table(found))
 
 
 def table(found: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 python -m benchmarks.learning.evidence moving_dot --seeds 5     # trains and records
 python -m benchmarks.learning.evidence record pong runs/NAME    # records a run that was made by hand
-python -m benchmarks.learning.evidence readme                   # puts the table into README.md and results/README.md
+python -m benchmarks.learning.evidence pages                    # puts the tables into README.md, docs/ and results/
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ BODIES_VARIANTS = (
     ("_all_labels", "", EARLIER),
 )
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
+HEADLINES = {
+    "moving_dot_100_labels": "Moving dot",
+    "pong_3300_labels": "Pong",
+    "enduro_as_people": "Enduro, judged as people do",
+    "walker_700": "Walker",
+}
 COMMANDS = (
     "Commands are as they were given then; where a default has changed since, the JSON file of the result has the "
     "setting that was used."
@@ -115,13 +121,14 @@ def record(name: tyro.conf.Positional[str], run: tyro.conf.Positional[Path], not
     shutil.copy(run / "curves.png", RESULTS / f"{name}.png")
 
 
-def readme() -> None:
-    """Writes what the experiments came to into README.md, and every run into results/README.md."""
+def pages() -> None:
+    """Writes the results of the experiments into README.md and docs/, and every run into results/README.md."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     results = {name: result for name, result in results.items() if "figures" in result}
-    write_between(ROOT / "README.md", "results", _by_experiment(results))
-    write_between(ROOT / "README.md", "bodies", _bodies(results))
-    write_between(ROOT / "README.md", "sums", _sums(results))
+    write_between("headlines", _headlines(results))
+    write_between("results", _by_experiment(results))
+    write_between("bodies", _bodies(results))
+    write_between("sums", _sums(results))
     parts = ["# Results", "Made by `benchmarks/learning/evidence.py`.", *_by_run(results), COMMANDS, _commands(results)]
     (RESULTS / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -145,11 +152,34 @@ def _by_experiment(results: dict[str, Any]) -> str:
         figures = [results[name]["figures"] for name in names]
         scores = [", ".join(_score(f, policy) for f in figures) for policy in POLICIES]
         lines.append(
-            f"| [{experiment}](results/{names[0]}.png) | {len(names)} | {_range([f['labels'] for f in figures])} "
+            f"| {experiment} | {len(names)} | {_range([f['labels'] for f in figures])} "
             f"| {_range([f['agent_steps'] for f in figures])} | {' | '.join(scores)} "
             f"| {_range([round(f['seconds'] / 60) for f in figures])} | {_others(results[names[0]])} |"
         )
     return "\n".join(lines)
+
+
+def _headlines(results: dict[str, Any]) -> str:
+    """Returns a table of the best-known tasks: medians over all seeds, with the lowest and the highest."""
+    lines = [
+        "| task | labels | agent steps | seeds | most likely actions | sampled actions | others, after agent steps |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    experiments = _experiments(results)
+    for experiment, task in HEADLINES.items():
+        names = experiments[experiment]
+        figures = [results[name]["figures"] for name in names]
+        scores = [_spread([f["evaluation"][policy] for f in figures]) for policy in POLICIES]
+        labels, steps = (_range([f[name] for f in figures]) for name in ("labels", "agent_steps"))
+        lines.append(
+            f"| {task} | {labels} | {steps} | {len(names)} | {' | '.join(scores)} | {_others(results[names[0]])} |"
+        )
+    return "\n".join(lines)
+
+
+def _spread(values: list[float]) -> str:
+    middle = f"{statistics.median(values):,.1f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):,.1f} to {max(values):,.1f})"
 
 
 def _sums(results: dict[str, Any]) -> str:
@@ -315,6 +345,6 @@ def _last(rows: list[dict[str, str]], name: str) -> float | None:
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "readme": readme})
+        tyro.extras.subcommand_cli_from_dict({"moving_dot": moving_dot, "record": record, "pages": pages})
     except USER_ERRORS as error:
         sys.exit(f"evidence.py: {told(error)}")

@@ -1,6 +1,6 @@
 """How well a body's reward predictor tells what the policy does next, by the passes over its initial labels.
 
-python -m benchmarks.learning.passes RUN...  # labels of a synthetic teacher; to results/passes.json and README.md
+python -m benchmarks.learning.passes RUN...  # labels of a synthetic teacher; to results/passes.json and docs/
 
 The trainer learns from the initial labels of each of these runs, none held out, as `reproduce` has it for bodies. After
 some of its passes, what it predicts is compared with the true reward, on each step of the clips that were asked about
@@ -55,7 +55,7 @@ def main(runs: tyro.conf.Positional[list[Path]]) -> None:
     }
     result = {**origin, "machine": machine(), "next_labels": NEXT_LABELS, "correlations": found}
     (RESULTS / "passes.json").write_text(json.dumps(result, indent=2) + "\n")
-    write_between(ROOT / "README.md", "passes", table(found))
+    write_between("passes", table(found))
 
 
 def correlations(run: Path) -> dict[str, float]:

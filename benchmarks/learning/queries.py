@@ -1,7 +1,7 @@
 """Measures how many labels each query strategy needs until the reward predictor is right about unseen pairs.
 
-python -m benchmarks.learning.queries             # measures, writes results/queries.json and results/queries.png
-python -m benchmarks.learning.queries readme      # writes the results into README.md
+python -m benchmarks.learning.queries             # measures, writes results/queries.json and a picture for docs/
+python -m benchmarks.learning.queries pages       # writes the results into docs/
 
 Half of the segments are those of an untrained policy, half of one that has learned for a while on the true reward; each
 seed draws anew which of them may be asked about. A synthetic teacher answers without mistakes. After some labels the
@@ -29,7 +29,7 @@ from a2c.returns import advantages
 from a2c.runner import Rollout, Runner
 from a2c.update import Batch, make_optimizer, ppo_update
 from benchmarks import ROOT
-from benchmarks.pages import write_between
+from benchmarks.pages import PICTURES, write_between
 from benchmarks.speed.parts import scratch_folder
 from commands.config import RunConfig
 from commands.flags import parse
@@ -240,7 +240,7 @@ def measure(seeds: int = 5, env_id: str = "HalfCheetah-v5") -> None:
             print(f"seed {seed} {strategy:<13} {shown}  ({seconds:.0f} s)", flush=True)
         text = json.dumps({**about, "seeds": seed + 1, **origin, "strategies": found}, indent=2)
         (RESULTS / "queries.json").write_text(text + "\n")
-        draw(found, RESULTS / "queries.png", f"{env_id}, {seed + 1} seeds: median, lowest to highest")
+        draw(found, PICTURES / "queries.png", f"{env_id}, {seed + 1} seeds: median, lowest to highest")
 
 
 def draw(found: dict[str, list[dict[str, Any]]], path: Path, title: str) -> None:
@@ -268,8 +268,8 @@ def spread(values: list[float | None]) -> str:
     return f"{f'over {LABELS[-1]}' if middle == float('inf') else f'{middle:.0f}'} ({words[0]} to {words[1]})"
 
 
-def readme() -> None:
-    """Writes the results in results/queries.json into README.md, between its marks."""
+def pages() -> None:
+    """Writes the results in results/queries.json into docs/, between the marks there."""
     result = json.loads((RESULTS / "queries.json").read_text())
     lines = [
         f"| asked, on {result['env_id']} | labels for {result['target']:.0%} accuracy "
@@ -282,11 +282,11 @@ def readme() -> None:
         about = statistics.median(one["segments"] for one in curves)
         range_ = f"{statistics.median(last):.0%} ({min(last):.0%} to {max(last):.0%})"
         lines.append(f"| {STRATEGIES[strategy]} | {needed} | {range_} | {about:.0f} |")
-    note = f"Median of {result['seeds']} seeds, lowest and highest; curves: [results/queries.png](results/queries.png)."
-    write_between(ROOT / "README.md", "queries", "\n".join([*lines, "", note]))
+    note = f"Median of {result['seeds']} seeds, lowest and highest. [The curves](pictures/queries.png)."
+    write_between("queries", "\n".join([*lines, "", note]))
 
 
 if __name__ == "__main__":
-    commands = {"measure": measure, "readme": readme}
+    commands = {"measure": measure, "pages": pages}
     arguments = sys.argv[1:] if sys.argv[1:2] and not sys.argv[1].startswith("--") else ["measure", *sys.argv[1:]]
     tyro.extras.subcommand_cli_from_dict(commands, args=arguments)

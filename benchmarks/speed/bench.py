@@ -2,8 +2,8 @@
 
 python -m benchmarks.speed.bench              # all of this project's measurements, to results/bench.json
 python -m benchmarks.speed.bench --peers      # and those of the other implementations, in the same rounds
-python -m benchmarks.speed.bench scaling      # cost against size, to results/scaling.json and results/scaling.png
-python -m benchmarks.speed.bench readme       # puts the table of results/bench.json into README.md
+python -m benchmarks.speed.bench scaling      # cost against size, to results/scaling.json and a picture for docs/
+python -m benchmarks.speed.bench pages        # puts the table of results/bench.json into docs/
 
 Every measurement has a process of its own, and they take turns: a machine that slows down does so for all of them.
 What is compared is measured one right after the other.
@@ -29,7 +29,7 @@ from rich.table import Table
 
 from a2c.config import PPO_DEFAULTS, PolicyConfig
 from benchmarks import ROOT
-from benchmarks.pages import write_between
+from benchmarks.pages import PICTURES, write_between
 from benchmarks.speed.scaling import AXES, draw
 from commands.run_folder import PACKAGES, git_revision, short_revision
 from drlhp.errors import UserError
@@ -184,8 +184,9 @@ def scaling(rounds: int = 3, quick: bool = False) -> None:
     for name, reading in _in_turns(jobs, rounds):
         readings[name].append(reading)
     _write(folder / "scaling.json", {"rounds": rounds, "quick": quick}, {"measurements": _summary(readings)})
-    draw(readings, folder / "scaling.png")
-    print(f"Written to {(folder / 'scaling.png').relative_to(ROOT)}, and every reading to scaling.json beside it")
+    picture = (TRIALS if quick else PICTURES) / "scaling.png"
+    draw(readings, picture)
+    print(f"Written to {picture.relative_to(ROOT)}, and every reading to {(folder / 'scaling.json').relative_to(ROOT)}")
 
 
 def _order() -> Iterator[str]:
@@ -330,8 +331,8 @@ def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
 
 
-def readme() -> None:
-    """Writes the table of results/bench.json into README.md."""
+def pages() -> None:
+    """Writes the table of results/bench.json into docs/."""
     result = json.loads((RESULTS / "bench.json").read_text())
     measurements = result["measurements"]
     about, readings = result["machine"], [len(measurement["readings"]) for measurement in measurements.values()]
@@ -343,7 +344,7 @@ def readme() -> None:
     )
     tables = (_markdown(HEAD, table(measurements)), _markdown(SHARES_HEAD, shares(measurements)))
     text = "\n".join([*tables[0], "", note, "", *tables[1]])
-    write_between(ROOT / "README.md", "bench", text)
+    write_between("bench", text)
 
 
 def main() -> None:
@@ -351,7 +352,7 @@ def main() -> None:
     if not arguments or (arguments[0].startswith("--") and arguments[0] != "--help"):
         arguments = ["bench", *arguments]
     try:
-        commands: dict[str, Callable[..., Any]] = {"bench": bench, "scaling": scaling, "readme": readme}
+        commands: dict[str, Callable[..., Any]] = {"bench": bench, "scaling": scaling, "pages": pages}
         tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
     except (UserError, OSError) as error:
         sys.exit(f"bench.py: {error}")

@@ -1,6 +1,6 @@
 """Measures the labelling page and its server: how soon the next pair is there, and whether answers are ever lost.
 
-python -m benchmarks.speed.labelling            # all four, to results/labelling.json and README.md
+python -m benchmarks.speed.labelling            # all four, to results/labelling.json and docs/
 python -m benchmarks.speed.labelling --quick    # a short trial, to runs/labelling.json
 
 gap: beside a run on Pong whose page it is and that trains on the same cores, from the key press to the next pair on
@@ -324,7 +324,7 @@ def labelling(
     Console().print(table)
     if not quick:
         lines = [" | ".join(row) for row in (HEAD, ("---",) * len(HEAD), *rows(result))]
-        write_between(ROOT / "README.md", "labelling", "\n".join(f"| {line} |" for line in lines))
+        write_between("labelling", "\n".join(f"| {line} |" for line in lines))
 
 
 if __name__ == "__main__":

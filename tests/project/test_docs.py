@@ -1,4 +1,4 @@
-"""The README, the flags and the commands say the same."""
+"""The README, the pages of docs/, the flags and the commands say the same."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import mkdocs.commands.build
+import mkdocs.config
 import pytest
 
+import drlhp
 from commands import COMMANDS
 from commands.config import RunConfig, settings
 from commands.flags import parse
 from commands.report import ReportConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
+from docs import flags as flags_page
 from drlhp.cli.exchange import ExportConfig, ImportConfig
 from drlhp.cli.label import LabelConfig
 from drlhp.screens.keys import TERMINAL_KEYS
@@ -23,6 +27,7 @@ from tests.project.test_architecture import defined
 from tests.support import ROOT
 
 README = (ROOT / "README.md").read_text()
+PAPER = (ROOT / "docs" / "paper.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -40,25 +45,30 @@ def config(env_id: str) -> dict[str, Any]:
     return parse(["train_policy_with_preferences", env_id, "--synthetic_prefs"]).as_dict()
 
 
-def test_every_flag_is_in_the_readme_and_the_other_way_round() -> None:
-    training = flags(RunConfig("gather_initial_prefs", "CartPole-v1")) - {"mode", "env_id"}
+def test_the_page_of_flags_is_what_the_code_says() -> None:
+    assert flags_page.page() == (ROOT / "docs" / "flags.md").read_text(), "python docs/flags.py renews it"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
+    training = flags(RunConfig("gather_initial_prefs", "CartPole-v1"))
     others = (ExportConfig, ImportConfig, LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
-    documented = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", README)}
-    documented -= {"help", "logdir", "seeds"}  # of Python's, TensorBoard's and the results' own commands
-    assert training <= documented, f"not in the README: {sorted(training - documented)}"
-    assert documented <= training | viewing, f"in the README, but no flag: {sorted(documented - training - viewing)}"
+    elsewhere = {"help", "logdir", "seeds", "at_once"}  # of Python, TensorBoard, and `reproduce`
+    text = re.sub(r"`(?:python -m|pip|apt-get)[^`]*`", "", page.read_text())  # other programs have their own flags
+    named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
+    assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)
 
 
 def rows_after(heading: str) -> list[list[str]]:
-    """The cells of the first table of the README after a line, without its head."""
-    lines = README.split(heading, 1)[1].splitlines()
+    """The cells of the first table after a line of the page about the paper, without its head."""
+    lines = PAPER.split(heading, 1)[1].splitlines()
     table = list(itertools.takewhile(lambda line: line.startswith("|"), itertools.dropwhile(lambda x: not x, lines)))
     return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table[2:]]
 
 
 def as_told(value: object) -> str:
-    """A default as the README's tables write it."""
+    """A default as the tables write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"`{value}`" if isinstance(value, str) else f"{value:,g}"
@@ -68,7 +78,7 @@ def tells(cell: str, value: object) -> bool:
     return re.search(rf"(?<![\w.,]){re.escape(as_told(value))}(?![\w]|[.,]\d)", cell) is not None
 
 
-def test_the_papers_features_have_the_defaults_that_the_readme_tells() -> None:
+def test_the_papers_features_have_the_defaults_that_the_page_tells() -> None:
     defaults, checked = settings(config("PongNoFrameskip-v4")), set()
     rows = rows_after("The paper's features, with the defaults for Atari (`--help` prints those of an environment):\n")
     for cells in rows:
@@ -82,23 +92,40 @@ def test_the_papers_features_have_the_defaults_that_the_readme_tells() -> None:
 
 
 @pytest.mark.parametrize("flag", ["reward_std", "gamma", "gae_lambda", "ent_coef", "max_prefs", "ensemble_size"])
-def test_the_defaults_of_each_domain_are_those_that_the_readme_tells(flag: str) -> None:
-    (cells,) = [cells for cells in rows_after("and clips of 1.5 seconds.\n") if cells[1] == f"`--{flag}`"]
+def test_the_defaults_of_each_domain_are_those_that_the_page_tells(flag: str) -> None:
+    (cells,) = [cells for cells in rows_after("settings, and clips of 1.5 seconds.\n") if cells[1] == f"`--{flag}`"]
     for cell, env_id in zip(cells[2:5], ("PongNoFrameskip-v4", "Hopper", "MovingDotNoFrameskip-v0"), strict=True):
         assert tells(cell, settings(config(env_id))[flag]), f"{env_id}: {cell}"
 
 
-def test_the_teacher_in_the_readme_is_the_example() -> None:
-    shown = re.search(r"```python\n# (examples/\S+\.py)[^\n]*\n(.*?)```", README, re.DOTALL)
+def test_the_teacher_on_its_page_is_the_example() -> None:
+    page = (ROOT / "docs" / "teachers.md").read_text()
+    shown = re.search(r"```python\n# (examples/\S+\.py)[^\n]*\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     example = (ROOT / shown[1]).read_text()
     for line in shown[2].splitlines():
         assert line.split("  #")[0] in example, line
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_is_in_the_readme_and_on_its_page() -> None:
     for command in COMMANDS:
-        assert f"`{command} " in README, command
+        assert f"`{command} " in README and f"`{command} " in (ROOT / "docs" / "commands.md").read_text(), command
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_the_pages_become_a_site(tmp_path: Path) -> None:
+    """In strict mode: a link that leads nowhere, or a page without a place in the menu, is an error."""
+    site = mkdocs.config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
+    mkdocs.commands.build.build(site)
+    assert {path.stem for path in tmp_path.glob("*.html")} == {path.stem for path in PAGES[1:]} | {"404"}
+    assert "using_reward_from_predictor" in (tmp_path / "api.html").read_text()
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"version: {drlhp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -118,8 +145,8 @@ def test_the_code_that_a_page_names_is_there(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme_and_names_keys_that_are_there() -> None:
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"](docs/{page.name})" in README, page.name
+    for page in PAGES[1:]:
+        assert page.name == "index.md" or f"](docs/{page.name})" in README, page.name
     keys = re.findall(r"`([A-Z,.\[\]]|Space|Home)`", (ROOT / "docs" / "labelling_well.md").read_text())
     pressed = {{"Space": " ", "Home": "\x1b[H"}.get(key, key.lower()) for key in keys}
     assert len(pressed) > 8 and pressed <= set(TERMINAL_KEYS)
