@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -23,6 +22,7 @@ from drlhp.networks import architectures as networks
 from drlhp.networks.batches import observations_of
 from drlhp.networks.device import CPU, has_bf16, to_device, trains_in_bf16
 from drlhp.networks.readers import Statistics
+from drlhp.networks.recent import ALIKE, RecentSteps, tell_scale
 from drlhp.runtime.weights import WeightsBoard
 
 DIVERGED = (
@@ -251,16 +251,17 @@ class RewardPredictor(nn.Module):
 
     @torch.no_grad()
     def fit_normaliser(self, raw: Tensor, like: np.ndarray | None = None) -> None:
-        """Sets the statistics to those of raw rewards (members, B) on recent steps.
+        """Sets the statistics to those of raw rewards (members, B) on recent steps; alike ones stay unscaled.
 
-        With `like` (members, B), the earlier rewards of these steps, the normalised rewards have its mean and standard
-        deviation instead.
+        With `like` (members, B), the earlier rewards of these steps, which must not be alike, the normalised rewards
+        have its mean and standard deviation instead.
         """
+        std = raw.std(1)
         self.mean.copy_(raw.mean(1))
-        self.std.copy_(raw.std(1).clamp(min=1e-6))
+        self.std.copy_(torch.where(std > ALIKE, std, 1.0))
         if like is not None:
             earlier = torch.from_numpy(like).to(raw.device)
-            self.std.mul_(self.reward_std / earlier.std(1).clamp(min=1e-6))
+            self.std.mul_(self.reward_std / earlier.std(1))
             self.mean.sub_(earlier.mean(1) * self.std / self.reward_std)
 
 
@@ -356,9 +357,7 @@ class PredictorCopy:
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
         self._quick = predictor  # predicts the same, with batch norm folded if there is any
-        self._recent: deque[tuple[Tensor, Tensor]] = deque()
-        self._n_recent = 0  # steps in them
-        self._skip = 0  # of the next steps, before one is kept
+        self._recent = RecentSteps(NORMALISER_STEPS, NORMALISER_STRIDE)
         # The mean and standard deviation of each member's rewards of vectors, once fitted; a resumed run keeps them.
         self.normaliser: tuple[Tensor, Tensor] | None = None
 
@@ -371,13 +370,15 @@ class PredictorCopy:
     def refresh(self) -> int:
         """Takes over the newest weights; returns their version, 0 if there are none yet."""
         if self.board.version > self.version:
-            recent = [torch.cat(parts) for parts in zip(*self._recent, strict=True)]
-            fits = self._n_recent >= NORMALISER_STEPS
-            before = self._quick.normalised(self._quick.member_rewards(*recent)) if fits and self.normaliser else None
+            recent = self._recent.all() if self._recent.full else None
+            before = self._quick.normalised(self._quick.member_rewards(*recent)) if recent and self.normaliser else None
             self.version = self.board.fetch(self.predictor)
             self._quick = self.predictor.folded()
-            if fits:
-                self._quick.fit_normaliser(self._quick.predict(*recent), like=before)
+            # The first fit to vectors stays; the published one is to the labelled segments, if it is one.
+            labelled = self._quick.std if self.predictor.kind == "vector" and self._quick.mean.any() else None
+            raw = self._quick.predict(*recent) if recent else None
+            if raw is not None and tell_scale(raw, labelled, before, self.predictor.reward_std):
+                self._quick.fit_normaliser(raw, like=before)
                 if self.predictor.kind == "vector":
                     self.normaliser = self._quick.mean.clone(), self._quick.std.clone()
             elif self.normaliser:  # from before a resumption; the published one was fitted to other steps
@@ -387,13 +388,8 @@ class PredictorCopy:
 
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> MemberRewards:
         """(B, ...), (B,) or (B, A) -> (members, B) rewards, and keeps some of the steps for the normaliser."""
-        device, kept = self.predictor.device, slice(self._skip, None, NORMALISER_STRIDE)
-        moves_on = len(actions) % NORMALISER_STRIDE == 0  # otherwise it would keep steps of the same few environments
-        self._skip = (self._skip - len(actions) + moves_on) % NORMALISER_STRIDE
+        device = self.predictor.device
         observations, actions = to_device(observations, device), to_device(actions, device)
-        self._recent.append((observations[kept].clone(), actions[kept].clone()))
-        self._n_recent += len(self._recent[-1][1])
-        while self._n_recent - len(self._recent[0][1]) >= NORMALISER_STEPS:
-            self._n_recent -= len(self._recent.popleft()[1])
+        self._recent.add(observations, actions)
         raw = self._quick.member_rewards(observations, actions)
         return MemberRewards(raw, self._quick.normalised(raw))

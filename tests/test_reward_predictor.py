@@ -301,3 +301,46 @@ def test_rewards_of_vectors_stay_worth_the_same_and_those_of_pixels_are_rescaled
     else:
         np.testing.assert_allclose(after.mean(1), 0, atol=1e-3)
         np.testing.assert_allclose(after.std(1, ddof=1), SMALL.reward_std, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "noise"), [(VECTORS, 0.0), (VECTORS, 0.01), (PredictorInputs("pixels", (4, 84, 84), 2, None), 0.0)]
+)
+def test_steps_that_look_alike_do_not_make_later_rewards_huge(
+    inputs: PredictorInputs, noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy may begin with some, and come to some later; the scale of its rewards is that of steps that differ."""
+    source, board, copy = a_source_and_its_copy(inputs, monkeypatch)
+    rng, actions = np.random.default_rng(0), np.zeros(100, np.int64)
+
+    def seen(scale: float) -> np.ndarray:
+        if inputs.kind == "vector":
+            return (1 + rng.normal(scale=scale, size=(100, *inputs.observation_shape))).astype(np.float32)
+        return (255 * scale * rng.random(size=(100, *inputs.observation_shape))).astype(np.uint8)
+
+    labelled = source.member_rewards(seen(1.0), actions)
+    source.fit_normaliser(torch.from_numpy(labelled))
+
+    def rewards_after(observations: np.ndarray) -> np.ndarray:
+        copy.member_rewards(observations, actions)
+        with torch.no_grad():
+            source.out.bias.add_(0.01)
+        board.publish(source)
+        copy.refresh()
+        return copy.member_rewards(seen(1.0), actions).normalised
+
+    board.publish(source)
+    copy.refresh()
+    for scale in (noise, 1.0, 1.0, noise, noise, 1.0):
+        deviations = rewards_after(seen(scale)).std(1) / SMALL.reward_std
+        assert deviations.min() > 0.3 and deviations.max() < 3
+
+
+def test_labelled_segments_that_look_alike_do_not_make_later_rewards_huge() -> None:
+    torch.manual_seed(0)
+    predictor = RewardPredictor(VECTORS, SMALL)
+    actions = torch.zeros(64, dtype=torch.int64)
+    with torch.no_grad():
+        predictor.fit_normaliser(predictor(torch.ones(64, DIMENSIONS), actions))
+    rewards = predicted_reward(predictor, torch.randn(64, DIMENSIONS), actions)
+    assert 0 < np.abs(rewards).max() < 10 * SMALL.reward_std
