@@ -42,6 +42,14 @@ class SpaceError(UserError, ValueError):
     """Observations or actions cannot be used; the message is one sentence that names the space and what would work."""
 
 
+class ArgumentError(UserError, TypeError):
+    """A wrapper has no such argument; the message names the nearest one."""
+
+
+class WorkerError(UserError):
+    """A worker of a vector environment cannot start the wrapper's processes."""
+
+
 class ChildError(Exception):
     """A child process died; the message says which and why."""
 

@@ -6,13 +6,18 @@ import multiprocessing.util
 from collections.abc import Callable
 from pathlib import Path
 
-from drlhp.errors import ChildError
+from drlhp.errors import ChildError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.channels import Channels, Failure, drain
 from drlhp.runtime.processes import Children
 from drlhp.runtime.weights import WeightsBoard
 
 INTERFACE, TRAINER = "preference interface", "reward predictor"  # names of the processes
+NO_GUARD = (
+    "the wrapper starts processes, each of which imports your script first: put what the script does under "
+    "`if __name__ == '__main__':`."
+)
+NO_GUARD_STATUS = 87  # of a process that has found this out, before it can report anything
 
 
 class BackgroundProcesses:
@@ -30,7 +35,9 @@ class BackgroundProcesses:
         self._at_exit = multiprocessing.util.Finalize(None, self.close, exitpriority=20)
 
     def check(self) -> None:
-        """Raises ChildError if a process has failed."""
+        """Raises ChildError if a process has failed, and UserError if the script lets none start."""
+        if any(process.exitcode == NO_GUARD_STATUS for process in self.children.processes.values()):
+            raise UserError(NO_GUARD)
         for report in drain(self.channels.reports):
             if isinstance(report, Failure):
                 raise ChildError(f"the {report.source} process failed: {report.message}", report.traceback)

@@ -89,6 +89,10 @@ class SegmentCollection:
     def switch(self, on: bool) -> None:
         """Starts or stops the collection; no segment spans that moment."""
         self.on = on
+        self.drop()
+
+    def drop(self) -> None:
+        """Forgets all unfinished segments, because what follows does not continue them."""
         self._cutter.forget()
 
     def _check_length(self, n_ended: int) -> None:

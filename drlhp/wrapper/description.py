@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,17 +35,21 @@ class EnvDescription:
         *,
         spec: Any,
         name: str,
-        metadata: dict[str, Any],
+        metadata: Any,
         render_mode: str | None,
     ) -> EnvDescription:
-        """Returns the description of environments with that `spec`; without one they are called `name`."""
+        """Returns the description of environments with that `spec`.
+
+        Without one, they are called by the name that `metadata` have, as PettingZoo's do, or else `name`.
+        """
+        about = metadata if isinstance(metadata, Mapping) else {}
         return cls(
             observation_space,
             action_space,
             n_envs,
-            env_id=spec.id if spec else name,
-            fps=metadata.get("render_fps") or DEFAULT_FPS,
-            max_episode_steps=spec.max_episode_steps if spec else None,
+            env_id=getattr(spec, "id", None) or about.get("name") or name,
+            fps=about.get("render_fps") or DEFAULT_FPS,
+            max_episode_steps=getattr(spec, "max_episode_steps", None),
             can_render=render_mode == "rgb_array",
         )
 

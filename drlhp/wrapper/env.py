@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
+from drlhp.wrapper.autoreset import Autoreset, said_mode
 from drlhp.wrapper.base import PREDICTED_REWARD, TRUE_REWARD, PreferenceWrapper
 from drlhp.wrapper.description import EnvDescription
+from drlhp.wrapper.intake import Intake, as_numpy, in_kind_of, with_rewards
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import one_by_one
 
@@ -35,28 +39,35 @@ class HumanPreferencesEnvWrapper(
     def __init__(self, env: gymnasium.Env[Any, Any], *args: Any, **kwargs: Any) -> None:
         """Wraps an environment, and starts the processes that the settings want."""
         self._check_kind(env, gymnasium.Env)
-        settings = Settings(*args, **kwargs)
+        settings = Settings.of(type(self).__name__, *args, **kwargs)
         gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, **vars(settings))
         gymnasium.Wrapper.__init__(self, env)
         description = EnvDescription.create(
             env.observation_space,
             env.action_space,
             n_envs=1,
-            spec=env.spec,
+            spec=getattr(env, "spec", None),
             name=type(env.unwrapped).__name__,
-            metadata=env.metadata,
-            render_mode=env.render_mode,
+            metadata=getattr(env, "metadata", None),
+            render_mode=getattr(env, "render_mode", None),
         )
         self._start(settings, description)
-        self._resetting = False
+        self._intake = Intake(description.env_id, 1)
+        self._autoreset = Autoreset(AutoresetMode.NEXT_STEP if _has_autoreset(env) else None, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode; the unfinished segment of the last one is dropped."""
-        self.system.check_open()
-        observation, info = self.env.reset(seed=seed, options=options)
-        self.system.collection.forget()
-        self._resetting = False
-        self._observe(observation)
+        system = self.system
+        system.check_open()
+        with system.unbroken():
+            with self._intake.calling("reset"):
+                returned = self.env.reset(seed=seed, options=options)
+            observation, info = self._intake.reset(returned)
+            observations = self._alone(observation)
+            checked = system.checked(observations)
+            system.collection.forget()
+            self._autoreset.reset(np.ones(1, np.bool_), checked)
+            system.observe(checked, observations)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -64,24 +75,35 @@ class HumanPreferencesEnvWrapper(
         system = self.system
         system.check_open()
         encoder = system.actions
-        encoded = encoder.encode(np.asarray([action]) if encoder.takes_arrays else [action])
-        system.begin_step(encoded, lambda: [self.env.render()])
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        true = np.array(reward, np.float64).reshape(1)  # some environments return an array of one reward
-        done, valid = np.array([terminated or truncated]), np.array([not self._resetting])
-        predicted = system.end_step(true, done, valid)
-        self._resetting = bool(done[0])
-        self._observe(observation)
-        info = {**info, TRUE_REWARD: float(true[0])}
+        encoded = encoder.encode(as_numpy(action)[None] if encoder.takes_arrays else [action])
+        with system.unbroken():
+            system.begin_step(encoded, lambda: [self.env.render()])
+            with self._intake.calling("step"):
+                returned = self.env.step(action)
+            system.left()
+            observation, reward, terminated, truncated, info = self._intake.step(returned)
+            true, done = self._intake.rewards(reward), self._intake.done(terminated, truncated)
+            observations = self._alone(observation)
+            checked = system.checked(observations)
+            if self._autoreset.undecided:
+                warnings.warn(
+                    f"{system.info.env_id} was stepped after the end of an episode, so it is taken to reset itself: "
+                    "call reset then, or wrap it in gymnasium.wrappers.Autoreset first.",
+                    stacklevel=2,
+                )
+            valid = self._autoreset.valid(checked, true, done, info)
+            predicted = system.end_step(true, done, valid)
+            system.observe(checked, observations)
+        info = {**(info or {}), TRUE_REWARD: float(true[0])}
         if predicted is not None:
             info[PREDICTED_REWARD] = float(predicted[0])
             if system.predicted.replace_true:
                 reward = float(predicted[0])
-        return observation, reward, terminated, truncated, info  # type: ignore[return-value]
+        return observation, reward, terminated, truncated, info
 
-    def _observe(self, observation: Any) -> None:
-        arrays = self.system.observations.takes_arrays
-        self.system.observe(np.asarray(observation)[None] if arrays else [observation])
+    def _alone(self, observation: Any) -> Any:
+        """Returns one observation as the encoder takes several."""
+        return as_numpy(observation)[None] if self.system.observations.takes_arrays else [observation]
 
     def close(self) -> None:
         """Ends the processes and the environment; may be called twice."""
@@ -101,35 +123,55 @@ class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
     def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
         """Wraps a vector environment, and starts the processes that the settings want."""
         self._check_kind(env, VectorEnv)
+        settings = Settings.of(type(self).__name__, *args, **kwargs)
         VectorWrapper.__init__(self, env)
+        # Some vector environments, such as SuperSuit's, have only spaces, which are those of one environment.
+        self.single_observation_space = getattr(env, "single_observation_space", env.observation_space)
+        self.single_action_space = getattr(env, "single_action_space", env.action_space)
         spec, name = _spec_and_name(env)
+        metadata = getattr(env, "metadata", None) or {}
         description = EnvDescription.create(
-            env.single_observation_space,
-            env.single_action_space,
+            self.single_observation_space,
+            self.single_action_space,
             n_envs=env.num_envs,
             spec=spec,
             name=name,
-            metadata=env.metadata,
-            render_mode=env.render_mode,
+            metadata=metadata,
+            render_mode=getattr(env, "render_mode", None),
         )
-        self._start(Settings(*args, **kwargs), description)
         # The environment's attribute comes first: before Gymnasium 1.4, environments of one class share their metadata,
         # which hold the mode of the newest one.
-        mode = getattr(env.unwrapped, "autoreset_mode", env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        self._next_step = mode == AutoresetMode.NEXT_STEP
-        self._resetting = np.zeros(env.num_envs, np.bool_)
+        said = getattr(env.unwrapped, "autoreset_mode", None) or metadata.get("autoreset_mode")
+        self._autoreset = Autoreset(said_mode(said, description.env_id), env.num_envs)
+        if not self._autoreset.found:
+            warnings.warn(
+                f"{description.env_id} does not say how it resets, so the wrapper finds out at the end of the first "
+                "episode: set its metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode.",
+                stacklevel=2,
+            )
+        self._start(settings, description)
+        self._intake = Intake(description.env_id, env.num_envs)
+        self._observations = batch_space(self.single_observation_space, env.num_envs)
+        self._actions = batch_space(self.single_action_space, env.num_envs)
+        self._closed = False
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Starts episodes; the unfinished segments of the last ones are dropped."""
-        self.system.check_open()
+        system = self.system
+        system.check_open()
         # With AutoresetMode.DISABLED, users may reset only some. Gymnasium removes this mask from the options.
-        mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_)))
-        observations, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        self.system.collection.forget(mask)
-        self._resetting[mask] = False
-        self._observe(observations)
+        mask = as_numpy((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))).astype(np.bool_)
+        with system.unbroken():
+            with self._intake.calling("reset"):
+                returned = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+            observations, info = self._intake.reset(returned)
+            each = one_by_one(system.observations, self._observations, observations)
+            checked = system.checked(each)
+            system.collection.forget(mask)
+            self._autoreset.reset(mask, checked)
+            system.observe(checked, each)
         return observations, info
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -137,35 +179,46 @@ class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
         system = self.system
         system.check_open()
         encoder = system.actions
-        encoded = encoder.encode(one_by_one(encoder, self.env.action_space, actions))
-        system.begin_step(encoded, self.env.render)
-        observations, rewards, terminated, truncated, info = self.env.step(actions)
-        done, valid = terminated | truncated, ~self._resetting
-        predicted = system.end_step(rewards, done, valid)
-        self._resetting = done & self._next_step
-        self._observe(observations)
-        everywhere = np.ones(self.num_envs, np.bool_)
-        # Copies, because the user may change the returned rewards in place.
-        info = {**info, TRUE_REWARD: rewards.copy(), f"_{TRUE_REWARD}": everywhere}
+        encoded = encoder.encode(one_by_one(encoder, self._actions, actions))
+        with system.unbroken():
+            system.begin_step(encoded, self.env.render)
+            with self._intake.calling("step"):
+                returned = self.env.step(actions)
+            system.left()
+            observations, own, terminated, truncated, info = self._intake.step(returned)
+            rewards, done = self._intake.rewards(own), self._intake.done(terminated, truncated)
+            each = one_by_one(system.observations, self._observations, observations)
+            checked = system.checked(each)
+            valid = self._autoreset.valid(checked, rewards, done, info)
+            predicted = system.end_step(rewards, done, valid)
+            system.observe(checked, each)
+        told = {TRUE_REWARD: rewards}
         if predicted is not None:
-            info |= {PREDICTED_REWARD: predicted.copy(), f"_{PREDICTED_REWARD}": everywhere}
+            told[PREDICTED_REWARD] = predicted
             if system.predicted.replace_true:
-                rewards = predicted
-        return observations, rewards, terminated, truncated, info
-
-    def _observe(self, observations: Any) -> None:
-        self.system.observe(one_by_one(self.system.observations, self.env.observation_space, observations))
+                own = in_kind_of(own, predicted)
+        return observations, own, terminated, truncated, with_rewards(info, self.num_envs, told)
 
     def close(self, **kwargs: Any) -> None:
         """Ends the processes and the environments; may be called twice."""
         self.system.close()
-        if not self.env.closed:
+        if not self._closed and not self.env.closed:
+            self._closed = True
             self.env.close(**kwargs)
+
+
+def _has_autoreset(env: gymnasium.Env[Any, Any]) -> bool:
+    """Returns whether Gymnasium's Autoreset is around an environment, which resets in a step of its own."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.Autoreset):
+            return True
+        env = env.env
+    return False
 
 
 def _spec_and_name(env: VectorEnv[Any, Any, Any]) -> tuple[Any, str]:
     """Returns the spec of one of the environments, if it can be had, and a name to use without one."""
-    inside, spec = env.unwrapped, env.spec
+    inside, spec = env.unwrapped, getattr(env, "spec", None)
     if not isinstance(inside, (AsyncVectorEnv, SyncVectorEnv)):
         return spec, type(inside).__name__
     if isinstance(inside, SyncVectorEnv) or spec_can_be_sent(lambda *asked: inside.call(*asked)[0]):

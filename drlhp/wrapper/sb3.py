@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from drlhp.wrapper.base import PREDICTED_REWARD, TRUE_REWARD, PreferenceWrapper
 from drlhp.wrapper.description import EnvDescription
 from drlhp.wrapper.env import shown_name, spec_can_be_sent
+from drlhp.wrapper.intake import Intake, with_rewards
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import one_by_one
 
@@ -29,54 +32,72 @@ class HumanPreferencesSB3VecEnv(PreferenceWrapper, VecEnvWrapper):
     def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
         """Wraps a vector environment, and starts the processes that the settings want."""
         self._check_kind(venv, VecEnv)
-        VecEnvWrapper.__init__(self, venv)
+        settings = Settings.of(type(self).__name__, *args, **kwargs)
+        with warnings.catch_warnings():  # SuperSuit's environments have a render_mode, but no `get_attr` to ask for it
+            warnings.filterwarnings("ignore", "The `render_mode` attribute is not defined")
+            VecEnvWrapper.__init__(self, venv)
+        self.render_mode = getattr(venv, "render_mode", None)
         self._closed = False
         in_workers = isinstance(venv.unwrapped, SubprocVecEnv)
         can_tell = not in_workers or spec_can_be_sent(lambda *asked: venv.env_method(*asked, indices=0)[0])
-        spec = venv.get_attr("spec", 0)[0] if can_tell else None
+        spec = _asked(venv.get_attr, "spec") if can_tell else None
+        name = "" if spec else _asked(venv.env_method, "__str__")
+        metadata = _asked(venv.get_attr, "metadata") or getattr(venv.unwrapped, "metadata", None)
         description = EnvDescription.create(
             venv.observation_space,
             venv.action_space,
             n_envs=venv.num_envs,
             spec=spec,
-            name="" if spec else shown_name(venv.env_method("__str__", indices=0)[0]),
-            metadata=venv.get_attr("metadata", 0)[0] or {},
-            render_mode=venv.render_mode,
+            name=shown_name(name) if name else type(venv.unwrapped).__name__,
+            metadata=metadata,
+            render_mode=self.render_mode,
         )
-        self._start(Settings(*args, **kwargs), description)
+        self._start(settings, description)
+        self._intake = Intake(description.env_id, venv.num_envs)
         self._batched = batch_space(venv.observation_space, venv.num_envs)
+        self._actions = batch_space(venv.action_space, venv.num_envs)
 
     def reset(self) -> Any:
         """Starts episodes; the unfinished segments of the last ones are dropped."""
-        self.system.check_open()
-        observations = self.venv.reset()
-        self.system.collection.forget()
-        self._observe(observations)
+        system = self.system
+        system.check_open()
+        with system.unbroken():
+            with self._intake.calling("reset"):
+                observations = self.venv.reset()
+            each = one_by_one(system.observations, self._batched, observations)
+            checked = system.checked(each)
+            system.collection.forget()
+            system.observe(checked, each)
         return observations
 
     def step_async(self, actions: np.ndarray) -> None:
         """Sends the actions to the environments."""
-        self.system.check_open()
-        self.system.begin_step(self.system.actions.encode(actions), self.venv.get_images)
-        self.venv.step_async(actions)
+        system = self.system
+        system.check_open()
+        encoded = system.actions.encode(one_by_one(system.actions, self._actions, actions))
+        with system.unbroken():
+            system.begin_step(encoded, self.venv.get_images)
+            self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Waits for the step; the rewards are the predicted ones if there are any."""
-        observations, rewards, dones, infos = self.venv.step_wait()
+        system = self.system
         valid = np.ones(self.num_envs, np.bool_)  # an environment that ends an episode begins the next in the same step
-        predicted = self.system.end_step(rewards, dones, valid)
-        self._observe(observations)
-        infos = [dict(info) for info in infos]  # some environments return the same info for all
-        for i, info in enumerate(infos):
-            info[TRUE_REWARD] = float(rewards[i])
-            if predicted is not None:
-                info[PREDICTED_REWARD] = float(predicted[i])
-        if predicted is not None and self.system.predicted.replace_true:
-            rewards = predicted
-        return observations, rewards, dones, infos
-
-    def _observe(self, observations: Any) -> None:
-        self.system.observe(one_by_one(self.system.observations, self._batched, observations))
+        with system.unbroken():
+            with self._intake.calling("step"):
+                observations, own, dones, infos = self.venv.step_wait()
+            system.left()
+            rewards, done = self._intake.rewards(own), self._intake.done(dones)
+            each = one_by_one(system.observations, self._batched, observations)
+            checked = system.checked(each)
+            predicted = system.end_step(rewards, done, valid)
+            system.observe(checked, each)
+        told = {TRUE_REWARD: rewards}
+        if predicted is not None:
+            told[PREDICTED_REWARD] = predicted
+            if system.predicted.replace_true:
+                own = predicted
+        return observations, own, dones, with_rewards(infos, self.num_envs, told)
 
     def close(self) -> None:
         """Ends the processes and the environments; may be called twice."""
@@ -84,3 +105,11 @@ class HumanPreferencesSB3VecEnv(PreferenceWrapper, VecEnvWrapper):
         if not self._closed:
             self._closed = True
             self.venv.close()
+
+
+def _asked(ask: Callable[..., Any], name: str) -> Any:
+    """Returns the first environment's answer; None if the environments cannot be asked one by one."""
+    try:
+        return ask(name, indices=0)[0]
+    except Exception:  # SuperSuit's have no `get_attr`, others no `indices`, and the answer only helps to name them
+        return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import multiprocessing
 import multiprocessing.util
 import pickle
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from drlhp.bounds import SEED, at_least, check
-from drlhp.errors import UserError
+from drlhp.errors import ArgumentError, UserError
 from drlhp.networks.architectures import MakeNetwork
 from drlhp.wrapper.spaces import Transform
 from pref_interface import PrefsConfig
@@ -80,6 +81,18 @@ class Settings:
     """Where people answer: in a window, or on a web page; `auto` is a window if there is a display."""
     seed: Annotated[int, SEED] = 0
     """Seed of the pairs and of the predictor's first weights."""
+
+    @classmethod
+    def of(cls, wrapper: str, *args: Any, **kwargs: Any) -> Settings:
+        """Returns the settings that the arguments of a wrapper name. Raises ArgumentError if one is unknown."""
+        names = [field.name for field in fields(cls)]
+        for name in kwargs:
+            if name not in names:
+                (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+                raise ArgumentError(
+                    f"{wrapper} has no argument {name!r}: the nearest is {nearest!r}, and help({wrapper}) lists all."
+                )
+        return cls(*args, **kwargs)
 
     def check(self) -> None:
         """Raises UserError if a value cannot work."""

@@ -15,7 +15,8 @@ from gymnasium.spaces.utils import flatdim, flatten
 from gymnasium.vector.utils import iterate
 from torch.nn import functional as F
 
-from drlhp.errors import SpaceError
+from drlhp.errors import SpaceError, reason_of
+from drlhp.wrapper.intake import as_numpy, numbers, without_tensors
 
 PICTURE = 84  # side of the pictures that the reward networks read, in pixels
 MAX_PLANES = 64
@@ -77,29 +78,35 @@ class ObservationEncoder:
 
         Raises SpaceError if one is not of the space, or holds NaN or infinity.
         """
-        values = self.checked(observations)
-        if self.kind == "vector":
-            if values[0].size != self.shape[0]:
-                raise self._other_shape(values)
-            return values.reshape(len(values), -1)
-        return self._resized(self._planes(values))
+        return self._encoded(self.checked(observations))
 
-    def kept(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
-        """Encodes into new memory, because an environment may write its next observations over these."""
-        encoded = self.encode(observations)
-        shared = isinstance(observations, np.ndarray) and np.may_share_memory(encoded, observations)
-        return encoded.copy() if shared else encoded
+    def kept(self, checked: np.ndarray) -> np.ndarray:
+        """Encodes what `checked` returned into new memory, because an environment may reuse the old."""
+        encoded = self._encoded(checked)
+        return encoded.copy() if np.may_share_memory(encoded, checked) else encoded
+
+    def _encoded(self, checked: np.ndarray) -> np.ndarray:
+        return checked.reshape(len(checked), -1) if self.kind == "vector" else self._resized(self._planes(checked))
 
     def checked(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
         """Returns N observations transformed but not yet encoded, (N, ...): vectors float32, pictures unchanged.
 
-        Raises SpaceError if one holds NaN or infinity.
+        Raises SpaceError if one is not of the space, or holds NaN or infinity.
         """
         if self.transform is not None:
             observations = [self.transform(observation) for observation in observations]
-        elif not self.takes_arrays:
-            observations = [flatten(self._form, observation) for observation in observations]
-        values = np.asarray(observations)
+        try:
+            if self.transform is None and not self.takes_arrays:
+                observations = [flatten(self._form, without_tensors(observation)) for observation in observations]
+            values = numbers(observations)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise SpaceError(
+                f"an observation is not of {self.space} ({reason_of(error)}): fix the environment, or "
+                "obs_transform_func."
+            ) from error
+        of_form = self.takes_arrays or self.transform is not None
+        if values.shape[1:] != (self._form.shape if of_form else self.shape):
+            raise self._other_shape(values)
         if self.kind == "vector":
             with np.errstate(over="ignore"):  # values too large for float32 become infinite
                 values = values.astype(np.float32, copy=False)
@@ -110,7 +117,7 @@ class ObservationEncoder:
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """Returns one observation of kind "pixels" for people, magnified up to MAX_SHOWN: (H, W, 3) uint8."""
         zoom = max(1, min(zoom, MAX_SHOWN // max(self._size)))
-        planes = self._planes(np.asarray([self.transform(observation) if self.transform else observation]))[0]
+        planes = self._planes(self.checked(observation[None] if self.takes_arrays else [observation]))[0]
         n = self.channels
         in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth channel is depth or opacity
         newest = planes[-n:][:3] if in_colour else np.repeat(planes[-1:], 3, axis=0)
@@ -118,7 +125,7 @@ class ObservationEncoder:
 
     def _transformed_space(self, transform: Transform) -> Box:
         """Returns the space of transformed observations, by the example of one."""
-        sample = np.asarray(transform(copy.deepcopy(self.space).sample()))
+        sample = as_numpy(transform(copy.deepcopy(self.space).sample()))
         if sample.dtype.kind not in "biuf":
             raise SpaceError(
                 f"obs_transform_func made {type(sample).__name__} of {sample.dtype} from an observation of "
@@ -156,8 +163,6 @@ class ObservationEncoder:
 
     def _planes(self, values: np.ndarray) -> np.ndarray:
         """Returns pictures (N, ...) of the space as (N, C, H, W) uint8."""
-        if values.shape[1:] != self._form.shape:
-            raise self._other_shape(values)
         if self._channels_last:
             values = np.moveaxis(values, -1, -3)
         values = values.reshape(len(values), -1, *self._size)
@@ -243,9 +248,10 @@ class ActionEncoder:
         encoded: np.ndarray
         try:
             if isinstance(self.space, Discrete):
-                encoded = np.asarray(actions, np.int64).reshape(-1) - int(self.space.start)
+                encoded = as_numpy(actions).astype(np.int64).reshape(-1) - int(self.space.start)
                 belong = bool(((encoded >= 0) & (encoded < self.space.n)).all())
             else:
+                actions = as_numpy(actions) if self.takes_arrays else [without_tensors(action) for action in actions]
                 each = actions if self.takes_arrays else [flatten(self.space, action) for action in actions]
                 encoded = np.array(each, np.float32).reshape(len(actions), -1)
                 belong = encoded.shape[1] == self.action_dim and may_be_of(self.space, actions)
@@ -273,4 +279,4 @@ def one_by_one(
     encoder: ObservationEncoder | ActionEncoder, batched: gymnasium.Space[Any], values: Any
 ) -> np.ndarray | Sequence[Any]:
     """Returns a batch of observations or actions, of the `batched` space, in the form that the encoder takes."""
-    return values if encoder.takes_arrays else list(iterate(batched, values))
+    return as_numpy(values) if encoder.takes_arrays else list(iterate(batched, values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from drlhp.errors import UserError
+from drlhp.errors import UserError, WorkerError
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.answers import LABELLER
@@ -26,7 +27,7 @@ from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.window import ClipWindow
 from drlhp.training.trainer import Intervals, TrainerSpec, run_trainer
-from drlhp.wrapper.background import INTERFACE, TRAINER, BackgroundProcesses
+from drlhp.wrapper.background import INTERFACE, NO_GUARD, NO_GUARD_STATUS, TRAINER, BackgroundProcesses
 from drlhp.wrapper.description import WrappedEnv
 from drlhp.wrapper.folders import new_folder, preferences
 from drlhp.wrapper.pretrained import FirstPredictor
@@ -98,20 +99,18 @@ def start_processes(
 
 
 def check_process(mp_context: str) -> None:
-    """Raises UserError if this process cannot start others."""
+    """Raises UserError if this process cannot start others; ends it if the wrapper itself has started it."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
-        raise UserError(
-            "the wrapper starts processes, each of which imports your script first: put what the script does "
-            "under `if __name__ == '__main__':`."
-        )
+        print(f"UserError: {NO_GUARD}", file=sys.stderr, flush=True)
+        os._exit(NO_GUARD_STATUS)  # the process that started this one raises the error
     if mp_context != "fork" and getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
         raise UserError(
             "the wrapper starts processes, each of which imports your script, which they cannot if it is read from "
             "the standard input: put it in a file, or set mp_context='fork'."
         )
     if process.daemon:
-        raise UserError(
+        raise WorkerError(
             "a worker of a vector environment cannot start processes: wrap the vector environment as a whole "
             "(HumanPreferencesVectorEnv, HumanPreferencesSB3VecEnv)."
         )

@@ -9,16 +9,17 @@ the program, however the program ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from drlhp.errors import ChildError, UserError
+from drlhp.errors import ChildError, SpaceError, UserError, WorkerError
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.wrapper.background import BackgroundProcesses
 from drlhp.wrapper.collection import SegmentCollection
@@ -73,6 +74,8 @@ class PreferenceSystem:
         )
         self.predicted = PredictedRewards(in_thread=self.info.kind == "pixels")
         self.background: BackgroundProcesses | None = None
+        # It is raised later, because AsyncVectorEnv tells its caller what `reset` raises in a worker, and nothing else.
+        self._refusal: WorkerError | None = None
         self._start(FirstPredictor.build(settings, self.info, self.observations, self.actions, pretrained))
         channels = self.background and self.background.channels
         self.collection = SegmentCollection(settings, self.info, n_watched or env.n_envs, channels)
@@ -103,22 +106,48 @@ class PreferenceSystem:
             self.predicted.copy = PredictorCopy(first.predictor, board)
             self.predicted.refresh()
         if self.settings.train_reward or self.settings.collect_prefs:
-            self.background = start_processes(self.settings, self.info, self.actions, first)
+            try:
+                self.background = start_processes(self.settings, self.info, self.actions, first)
+            except WorkerError as error:
+                self._refusal = error
+                return
             if self.background.board is not None:
                 self.predicted.follow(PredictorCopy(first.predictor, self.background.board))
 
-    def observe(self, observations: np.ndarray | Sequence[Any]) -> None:
+    def left(self) -> None:
+        """Forgets what was last observed, because the environments have left it."""
+        self.before = None
+
+    def checked(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """Returns N observations as `observe` takes them. Raises SpaceError if the space does not have them."""
+        values = self.observations.checked(observations)
+        if len(values) != self.n_envs:
+            raise SpaceError(
+                f"{len(values)} observations came from the {self.n_envs} environments of {self.info.env_id}: fix them."
+            )
+        return values
+
+    def observe(self, checked: np.ndarray, observations: np.ndarray | Sequence[Any]) -> None:
         """Keeps the observations (N, ...) that the next actions are chosen on.
 
-        Raises SpaceError if the space does not have them.
+        Args:
+            checked: these, as `checked` returned them.
+
+        Raises SpaceError if a picture is not of the space.
         """
         # Segments or weights may be wanted before the next step, so both a predictor and processes are a reason.
-        if self.predicted.copy is not None or self.background is not None:
-            self.before = self.observations.kept(observations)
-        else:
-            self.observations.checked(observations)
-            self.before = None
+        wanted = self.predicted.copy is not None or self.background is not None
+        self.before = self.observations.kept(checked) if wanted else None
         self.pictures.observe(observations)
+
+    @contextlib.contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Forgets the unfinished segments if a step or a reset raises, because the next step may not follow them."""
+        try:
+            yield
+        except BaseException:
+            self.collection.drop()
+            raise
 
     def begin_step(self, actions: np.ndarray, render: Callable[[], Any]) -> None:
         """Starts to predict the reward of encoded actions (N, ...), while the environments take them.
@@ -159,14 +188,14 @@ class PreferenceSystem:
     def look(self) -> None:
         """Takes over the newest weights.
 
-        Raises ChildError if a background process has died; everything is closed then.
+        Raises ChildError if a background process has died, or UserError if it could not start; all is closed then.
         """
         if self.background is None:
             return
         self.predicted.wait()
         try:
             self.background.check()
-        except ChildError:
+        except (ChildError, UserError):
             self.close()
             raise
         self.predicted.refresh()
@@ -177,7 +206,9 @@ class PreferenceSystem:
         return self._closed or (self.background is not None and self.background.closed)
 
     def check_open(self) -> None:
-        """Raises UserError after `close`."""
+        """Raises UserError after `close`, and in a process that cannot start others."""
+        if self._refusal is not None:
+            raise self._refusal
         if self.closed:
             raise UserError(
                 "the wrapper was closed: make a new one, which continues with the stored preferences and weights if "

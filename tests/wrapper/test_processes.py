@@ -563,11 +563,14 @@ def test_a_ctrl_c_while_the_wrapper_is_closed_ends_its_processes(tmp_path: Path)
     assert program.returncode == 0 and printed == "interrupted with 0\n" and not errors, errors
 
 
-def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mp_context", ["spawn", "forkserver"])
+def test_a_script_without_a_main_guard_is_told(tmp_path: Path, mp_context: str) -> None:
+    """In the last line that it prints, though the processes that it starts find it out."""
     script = tmp_path / "program.py"
     script.write_text(
         "import gymnasium, drlhp\n"
-        "env = drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), train_reward=False, log_dir='logs')\n"
+        "env = drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), log_dir='logs', mp_context='"
+        f"{mp_context}')\n"
         "env.reset()\n"
         "while True:\n    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
     )
@@ -575,7 +578,10 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
-    assert done.returncode == 1 and "put what the script does under `if __name__ == '__main__':`" in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 1 and last.startswith("drlhp.errors.UserError: the wrapper starts processes")
+    assert last.endswith("put what the script does under `if __name__ == '__main__':`.")
+    assert "ChildError" not in done.stderr and done.stderr.count("Traceback") == 1
 
 
 def test_a_script_that_is_read_from_the_standard_input_is_told(tmp_path: Path) -> None:
