@@ -52,7 +52,7 @@ class HumanPreferencesEnvWrapper(
             render_mode=getattr(env, "render_mode", None),
         )
         self._start(settings, description)
-        self._intake = Intake(description.env_id, 1)
+        self._intake = Intake(description.env_id, 1, vector=False)
         self._autoreset = Autoreset(AutoresetMode.NEXT_STEP if _has_autoreset(env) else None, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -150,7 +150,7 @@ class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
                 stacklevel=2,
             )
         self._start(settings, description)
-        self._intake = Intake(description.env_id, env.num_envs)
+        self._intake = Intake(description.env_id, env.num_envs, vector=True)
         self._observations = batch_space(self.single_observation_space, env.num_envs)
         self._actions = batch_space(self.single_action_space, env.num_envs)
         self._closed = False

@@ -20,8 +20,8 @@ BETWEEN = (
     *("drlhp.wrapper", "gymnasium.vector", "gymnasium.wrappers", "gymnasium.utils"),
     *("stable_baselines3", "supersuit", "multiprocessing"),
 )
-# The errors that it raises then. The last two come from a worker that has ended.
-MISTAKES = (TypeError, ValueError, AttributeError, LookupError, AssertionError, EOFError, ConnectionError)
+ENDED = (EOFError, ConnectionError)  # what it raises if a worker has ended
+MISTAKES = (TypeError, ValueError, AttributeError, LookupError, AssertionError, *ENDED)
 
 
 def as_numpy(values: Any) -> np.ndarray:
@@ -31,7 +31,10 @@ def as_numpy(values: Any) -> np.ndarray:
         return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)  # NumPy has no bfloat16
     if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
         values = [as_numpy(value) for value in values]
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError:  # lists of unequal length, which `numbers` refuses
+        return np.asarray(values, dtype=object)
 
 
 def without_tensors(value: Any) -> Any:
@@ -65,8 +68,10 @@ class Intake:
     Raises UserError, which names the fault, if they return something else than Gymnasium's interface asks for.
     """
 
-    def __init__(self, env_id: str, n_envs: int) -> None:
+    def __init__(self, env_id: str, n_envs: int, *, vector: bool) -> None:
+        """`vector`: it is a vector environment, whose info may be a list."""
         self.env_id, self.n_envs = env_id, n_envs
+        self._kinds = (Mapping, list, tuple) if vector else (Mapping,)  # of info
         self._worked: set[str] = set()  # methods that were called without an error
 
     @contextlib.contextmanager
@@ -80,7 +85,8 @@ class Intake:
         except MISTAKES as error:
             if method in self._worked or isinstance(error, UserError) or not _is_between(error):
                 raise
-            raise UserError(f"the first {method} of {self.env_id} failed ({reason_of(error)}): {API}") from error
+            what = "ended a worker, whose error stands above" if isinstance(error, ENDED) else "failed"
+            raise UserError(f"the first {method} of {self.env_id} {what} ({reason_of(error)}): {API}") from error
         self._worked.add(method)
 
     def reset(self, returned: Any) -> tuple[Any, Any]:
@@ -95,7 +101,7 @@ class Intake:
         if isinstance(returned, (tuple, list)) and len(returned) == n:
             *_, info = returned
             # Some vector environments return a list with one dict for each environment, or at reset for each process.
-            if info is None or isinstance(info, (Mapping, list, tuple)):
+            if info is None or isinstance(info, self._kinds):
                 return tuple(returned)
         raise UserError(f"{method}() of {self.env_id} returned {shown(returned)}, as before Gymnasium 0.26: {API}")
 

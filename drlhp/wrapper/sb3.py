@@ -53,7 +53,7 @@ class HumanPreferencesSB3VecEnv(PreferenceWrapper, VecEnvWrapper):
             render_mode=self.render_mode,
         )
         self._start(settings, description)
-        self._intake = Intake(description.env_id, venv.num_envs)
+        self._intake = Intake(description.env_id, venv.num_envs, vector=True)
         self._batched = batch_space(venv.observation_space, venv.num_envs)
         self._actions = batch_space(venv.action_space, venv.num_envs)
 

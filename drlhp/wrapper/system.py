@@ -190,6 +190,8 @@ class PreferenceSystem:
 
         Raises ChildError if a background process has died, or UserError if it could not start; all is closed then.
         """
+        if self._refusal is not None:
+            raise self._refusal
         if self.background is None:
             return
         self.predicted.wait()

@@ -145,8 +145,10 @@ def test_one_environment_of_torch() -> None:
         (0, None, "an observation is not of Box"),
         (0, np.full((2, 2), np.nan), "holds NaN or infinity"),
         (0, [["a", "b"]] * 2, "an observation is not of Box"),
+        (0, [[1.0, 2.0], [1.0]], "an observation is not of Box"),
         (1, None, "returned the reward None, not a number for each of 2 environments"),
         (1, 3.0, "returned the reward 3.0, not a number for each of 2"),
+        (1, [1.0, [2.0]], "not a number for each of 2 environments"),
         (1, [1.0, None], r"returned the reward \[1.0, None\], not a number for each of 2"),
         (1, np.zeros((2, 2)), "not a number for each of 2 environments"),
         (1, ["1", "2"], "not a number for each of 2 environments"),
@@ -421,8 +423,14 @@ class TwoRewards(One):
         return observation, np.array([reward, reward]), *rest
 
 
+class InfoList(One):
+    def step(self, action: Any) -> Any:
+        *parts, info = super().step(action)
+        return *parts, [info]
+
+
 @pytest.mark.filterwarnings("ignore:.*WARN:")  # Gymnasium's own checker
-@pytest.mark.parametrize("make", [OldStep, OldApi, NoSeed, NoObservation, WrongReset, NoReward, TwoRewards])
+@pytest.mark.parametrize("make", [OldStep, OldApi, NoSeed, NoObservation, WrongReset, NoReward, TwoRewards, InfoList])
 def test_an_environment_with_another_interface_is_told_in_one_sentence(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,7 +484,17 @@ def test_a_wrapper_inside_gymnasiums_workers_is_told_by_the_first_reset(tmp_path
     def make() -> Any:
         return HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), train_reward=False, log_dir=tmp_path)
 
-    envs = AsyncVectorEnv([make], context="fork")
-    with pytest.raises(UserError, match="wrap the vector environment as a whole"):
+    for use in (AsyncVectorEnv.reset, lambda envs: envs.get_attr("using_reward_from_predictor")):
+        envs = AsyncVectorEnv([make], context="fork")
+        with pytest.raises(UserError, match="wrap the vector environment as a whole"):
+            use(envs)
+        envs.close(terminate=True)
+
+
+def test_a_worker_of_stable_baselines3_that_ends_in_its_first_reset_is_told() -> None:
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    envs = drlhp.HumanPreferencesSB3VecEnv(vec_env.SubprocVecEnv([NoObservation], start_method="fork"), **NOBODY)
+    with pytest.raises(UserError, match="the first reset of NoObservation ended a worker, whose error stands above"):
         envs.reset()
-    envs.close(terminate=True)
+    with contextlib.suppress(ConnectionError, EOFError):
+        envs.close()
