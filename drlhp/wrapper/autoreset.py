@@ -53,7 +53,7 @@ class Autoreset:
     @property
     def undecided(self) -> bool:
         """Whether an episode has ended, so that the next step shows the mode."""
-        return not self.found and bool(self._ended.any())
+        return self.mode is None and bool(self._ended.any())
 
     def reset(self, which: np.ndarray, observations: np.ndarray) -> None:
         """Takes in the observations (N, ...) after a reset of the environments `which`, (N,) bool."""
@@ -65,13 +65,13 @@ class Autoreset:
         """Takes in one step and returns (N,) bool, False where it ignored its action."""
         if self.undecided:
             self.mode = self._mode_by_step_after_end(_flat(observations), rewards, done)
-        resets = self._ended if self.mode == AutoresetMode.NEXT_STEP else np.zeros_like(done)
-        self._ended = done.copy()
+        valid = ~self._ended if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
+        self._ended = done
         if self.undecided:
             if _tells_final(info):
                 self.mode = AutoresetMode.SAME_STEP
             self._last = _flat(observations)
-        return ~resets
+        return valid
 
     def _mode_by_step_after_end(self, now: np.ndarray, rewards: np.ndarray, done: np.ndarray) -> AutoresetMode:
         acted = (rewards[self._ended] != 0).any() or done[self._ended].any()  # a step that resets has neither

@@ -111,11 +111,13 @@ class Intake:
 
     def done(self, *flags: Any) -> np.ndarray:
         """Returns where at least one of the flags is set, (N,) bool."""
-        each = [self._each("flag", values, "True or False") for values in flags]
-        for values, array in zip(flags, each, strict=True):
-            if not np.isfinite(array).all():
+        done = np.zeros(self.n_envs, np.bool_)
+        for values in flags:
+            array = self._each("flag", values, "True or False")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise self._refused("flag", values, "True or False")
-        return np.logical_or.reduce([array.astype(np.bool_) for array in each])
+            done |= array != 0
+        return done
 
     def _each(self, name: str, values: Any, wanted: str) -> np.ndarray:
         try:
