@@ -11,7 +11,7 @@ from .bodies import TASKS
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
-from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body
+from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, with_key
 from .table import EnvInfo, env_info
 from .tasks import task_of
 from .vector import PreferenceVecEnv
@@ -26,6 +26,7 @@ __all__ = [
     "make_env",
     "make_vec_env",
     "task_of",
+    "with_key",
 ]
 
 

@@ -1,10 +1,12 @@
 """What Gymnasium has registered under an id, and an environment made of it."""
 
+import ctypes
 import difflib
 import importlib
 import os
 import re
 import sys
+from functools import cache
 from typing import Any
 
 import ale_py
@@ -36,8 +38,10 @@ def find_spec(env_id: str) -> EnvSpec:
 
     Raises EnvError for an unknown id or a module that cannot be imported.
     """
+    env_id = split_key(env_id)[0]
     module, _, name = env_id.rpartition(":")
     if module:
+        choose_renderer()
         try:
             importlib.import_module(module)
         except ImportError as error:
@@ -49,6 +53,17 @@ def find_spec(env_id: str) -> EnvSpec:
     if spec is None or _has_moved(spec):
         raise EnvError(_unknown_message(env_id, name))
     return spec
+
+
+def with_key(env_id: str, key: str | None) -> str:
+    """Returns the id that stands for an environment of which the networks read the part with this name."""
+    return env_id if key is None or split_key(env_id)[1] == key else f"{env_id}[{key}]"
+
+
+def split_key(env_id: str) -> tuple[str, str | None]:
+    """Returns an id without the name of a part of its observations, and that name: `Id-v0[image]` has image."""
+    found = re.fullmatch(r"(.+?)\[(.+)\]", env_id)
+    return (found[1], found[2]) if found else (env_id, None)
 
 
 def is_atari(spec: EnvSpec) -> bool:
@@ -93,8 +108,26 @@ def _unknown_message(env_id: str, name: str) -> str:
     )
 
 
+@cache
+def choose_renderer() -> None:
+    """Lets MuJoCo draw with EGL or OSMesa unless MUJOCO_GL names a renderer; call this before MuJoCo is imported.
+
+    A display that the environment names is not used: it may be gone, and drawing off the screen needs none.
+    """
+    if os.environ.get("MUJOCO_GL") or not sys.platform.startswith("linux"):
+        return
+    for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        os.environ["MUJOCO_GL"] = backend
+        return
+
+
 def make(spec: EnvSpec, **options: Any) -> Any:
     """Makes an environment as `gymnasium.make` does; raises EnvError with its constructor's message."""
+    choose_renderer()
     try:
         return gymnasium.make(spec, **options)
     except Exception as error:  # a constructor may raise anything

@@ -514,7 +514,6 @@ def test_unusable_environments_are_refused_in_one_sentence() -> None:
         ("xyzzy", "PongNoFrameskip-v4, any other Atari game, MovingDotNoFrameskip-v0"),
         ("Pong-ramNoFrameskip-v4", "use PongNoFrameskip-v4"),
         ("ALE/Pong-ram-v5", "use ALE/Pong-v5"),
-        ("FrozenLake-v1", "Discrete"),
         ("BadSpaces-v0", "MultiBinary"),
         ("no_such_package:Foo-v0", "no_such_package"),
     ]:
