@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from .atari import AtariPreferenceVecEnv
 from .bodies import TASKS
+from .checking import check_env
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
@@ -21,6 +22,7 @@ __all__ = [
     "EnvInfo",
     "MovingDotVectorEnv",
     "PreferenceVecEnv",
+    "check_env",
     "draw_states",
     "env_info",
     "make_env",

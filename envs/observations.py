@@ -17,6 +17,7 @@ from drlhp.spaces import SMALLEST_PICTURE, Layout, layout_of
 from .registry import EnvError
 
 MAX_NUMBERS = 8192  # of a vector that was not one: so many weigh as much as a stack of pictures
+FIX_SPACE = "fix its observation_space, or what reset() and step() return"
 INSTEAD = "register a version wrapped in gymnasium.wrappers.TransformObservation that returns"
 
 
@@ -32,26 +33,39 @@ class Reading:
     layout: Layout | None = None  # of pictures, and of codes
 
     def picture(self, observation: Any) -> NDArray[np.uint8]:
-        """Returns the screen, (H, W) or (H, W, 3), as bytes. Raises EnvError if it leaves the bounds of the space."""
+        """Returns the screen, (H, W) or (H, W, 3), as bytes. Raises EnvError if it is not of the space."""
         assert self.layout is not None
         channels = self._read(self.layout.brightness, observation)
         return channels[0] if len(channels) == 1 else np.moveaxis(channels, 0, -1)
 
     def vector(self, observation: Any) -> NDArray[np.float32]:
-        """Returns the numbers of an observation, (D,). Raises EnvError if a code leaves the bounds of the space."""
+        """Returns the numbers of an observation, (D,). Raises EnvError if it is not of the space."""
         if self.layout is not None:
             return (self._read(self.layout.planes, observation).reshape(-1) > 0).astype(np.float32)
-        part = self._part(observation)
-        return np.asarray(part if isinstance(self.space, Box) else flatten(self.space, part), np.float32).reshape(-1)
+        if isinstance(self.space, Box):
+            return self._array(observation).astype(np.float32).reshape(-1)
+        values = np.asarray(flatten(self.space, self._part(observation)), np.float32)
+        if values.size != self.size:
+            raise EnvError(f"an observation of {self.env_id} has {values.size} values, not {self.size}: {FIX_SPACE}.")
+        return values
 
     def _part(self, observation: Any) -> Any:
         return observation if self.key is None else observation[self.key]
 
+    def _array(self, observation: Any) -> NDArray[Any]:
+        """Returns what is read as an array of the space's shape."""
+        values = np.asarray(self._part(observation))
+        if values.shape != self.space.shape:
+            raise EnvError(
+                f"an observation of {self.env_id} has shape {values.shape}, not {self.space.shape}: {FIX_SPACE}."
+            )
+        return values
+
     def _read(self, how: Any, observation: Any) -> NDArray[np.uint8]:
         try:
-            planes: NDArray[np.uint8] = how(np.asarray(self._part(observation))[None])[0]
+            planes: NDArray[np.uint8] = how(self._array(observation)[None])[0]
         except SpaceError as error:
-            raise EnvError(f"an observation of {self.env_id} {error}: fix its observation_space.") from error
+            raise EnvError(f"an observation of {self.env_id} {error}: {FIX_SPACE}.") from error
         return planes
 
 
