@@ -44,8 +44,8 @@ def find_spec(env_id: str) -> EnvSpec:
         choose_renderer()
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise EnvError(f"{env_id} needs the Python package {module!r}: install it ({error}).") from error
+        except ModuleNotFoundError as error:
+            raise _missing_package(env_id, error, imported_by=module) from error
         except (Exception, SystemExit) as error:  # a user's module may raise anything
             what = f"{type(error).__name__} ({reason_of(error)})"
             raise EnvError(f"{env_id} cannot be used: importing {module} failed with {what}; fix it.") from error
@@ -53,6 +53,15 @@ def find_spec(env_id: str) -> EnvSpec:
     if spec is None or _has_moved(spec):
         raise EnvError(_unknown_message(env_id, name))
     return spec
+
+
+def _missing_package(env_id: str, error: ModuleNotFoundError, imported_by: str = "") -> EnvError:
+    """Returns the error that names the package that is really missing, which another may need."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package == imported_by.partition(".")[0]:
+        return EnvError(f"{env_id} needs the Python package {package or imported_by!r}: install it ({error}).")
+    needs = f"which {imported_by} imports" if imported_by else "which it imports"
+    return EnvError(f"{env_id} needs the Python package {package!r}, {needs}: install it ({error}).")
 
 
 def with_key(env_id: str, key: str | None) -> str:
@@ -130,6 +139,8 @@ def make(spec: EnvSpec, **options: Any) -> Any:
     choose_renderer()
     try:
         return gymnasium.make(spec, **options)
+    except ModuleNotFoundError as error:
+        raise _missing_package(spec.id, error) from error
     except Exception as error:  # a constructor may raise anything
         reason = reason_of(error)
         renderer = os.environ.get("MUJOCO_GL")
