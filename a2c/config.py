@@ -32,7 +32,7 @@ class PolicyConfig:
     ent_coef_zero_million_timesteps: Annotated[float, at_least(0)] = 0.0
     """Million agent steps over which the weight of the entropy bonus falls linearly to 0; 0 keeps it constant."""
     init_noise_std: Annotated[float, POSITIVE] = 0.37
-    """Standard deviation of continuous actions at the start."""
+    """Standard deviation of continuous actions at the start; of a box far from [-1, 1], in halves of its width."""
     gamma: Annotated[float, SHARE] = 0.99
     """Discount per agent step."""
     gae_lambda: Annotated[float, SHARE] = 1.0

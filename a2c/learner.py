@@ -46,7 +46,9 @@ class Learner:
 
     def begin_anew(self) -> None:
         """Forgets all that the policy has learned."""
-        self.policy.load_state_dict(new_policy(self.info, self.config, self.policy.device).state_dict())
+        anew = new_policy(self.info, self.config, self.policy.device)
+        anew.box = self.policy.box  # an older checkpoint's policy keeps its unit
+        self.policy.load_state_dict(anew.state_dict())
         self.optimizer = make_optimizer(self.policy, self.config)
         self.units = ValueUnits()
 

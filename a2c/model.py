@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
+from a2c.action_box import action_box
 from a2c.body import ComputingBody
 from a2c.crew import Arena
 from drlhp.networks import architectures as networks
@@ -65,6 +66,7 @@ class Policy(nn.Module):
         networks.orthogonal_(self.actor, 0.01)  # near-uniform actions at the start
         networks.orthogonal_(self.critic, 1.0)
         self.log_std = None if info.action_dim is None else nn.Parameter(torch.zeros(info.action_dim))
+        self.box = action_box(info)
         self.to(device)
         self._computing = ComputingBody(self.body, device)
         self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
@@ -167,6 +169,8 @@ class Policy(nn.Module):
         """Turns the heads into actions, their log-probabilities and the values."""
         head, values = found
         actions = (head + chance).argmax(-1) if self.log_std is None else head + self.log_std.exp() * chance
+        if self.box is not None:
+            actions = self.box(actions)
         return actions, self._judged(head, actions)[0], values
 
     def fetched(self, columns: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -217,12 +221,14 @@ class Policy(nn.Module):
     def _judged(self, head: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Returns log-probabilities and entropies (B,) of actions, like `distribution`.
 
-        For means the formula is written out, because PyTorch's distributions cost more than a small network.
+        For means the formula is written out, because PyTorch's distributions cost more than a small network. Densities
+        are per unit of the policy, also if its actions are stretched to a box.
         """
         if self.log_std is None:
             distribution = self.distribution(head)
             return distribution.log_prob(actions), distribution.entropy()
-        deviations = (actions - head) * (-self.log_std).exp()
+        unit = actions if self.box is None else self.box.unit_of(actions)
+        deviations = (unit - head) * (-self.log_std).exp()
         constant = self.log_std.sum() + len(self.log_std) * LOG_ROOT_TWO_PI
         log_probs = -0.5 * deviations.square().sum(-1) - constant
         return log_probs, (constant + 0.5 * len(self.log_std)).expand(len(head))

@@ -33,6 +33,9 @@ class RunConfig:
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
     Hopper."""
+    observation_key: str | None = None
+    """Part of a Dict observation that the networks read, for example `image`. The run's environment is then called
+    `ENV[image]`. By default they read all parts, laid flat."""
     seed: Annotated[int, SEED] = 0
     """Seed of every random generator."""
     run_name: str | None = None
@@ -75,7 +78,8 @@ class RunConfig:
         """Returns the place of the run's folder, which may not exist yet."""
         if self.resume:
             return Path(self.resume)
-        name = self.run_name or f"{self.env_id.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+        env = self.env_id.replace("/", "-").replace("[", "-").replace("]", "")
+        name = self.run_name or f"{env}-{datetime.now():%Y%m%d-%H%M%S}"
         return Path(self.log_dir) / name
 
     def as_dict(self) -> dict[str, Any]:

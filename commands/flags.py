@@ -15,7 +15,7 @@ from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
-from envs import env_info
+from envs import env_info, with_key
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
@@ -100,8 +100,8 @@ def _check_changes(before: RunConfig, now: RunConfig) -> None:
 
 
 def _named_in_full(config: RunConfig) -> RunConfig:
-    """Returns the config with the environment's full id: Hopper is short for Hopper-v1."""
-    return dataclasses.replace(config, env_id=env_info(config.env_id).env_id)
+    """Returns the config with the environment's full id: Hopper is short for Hopper-v1; a key is a part of the id."""
+    return dataclasses.replace(config, env_id=env_info(with_key(config.env_id, config.observation_key)).env_id)
 
 
 def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:

@@ -13,13 +13,13 @@ from drlhp.errors import UserError
 from drlhp.labelling.teachers import true_rewards
 from drlhp.runtime import checkpoint
 from drlhp.screens.opening import screen_for
-from envs import env_info, make_vec_env
+from envs import check_env, env_info, make_vec_env
 from pref_db import PrefDB, store_path
 from pref_interface import teacher_of
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raises UserError for what cannot work: stores to load, teachers, and windows without a display."""
+    """Raises UserError for what cannot work: environments, stores to load, teachers, windows without a display."""
     info = env_info(config.env_id)
     longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: unknown
     if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:
@@ -27,6 +27,8 @@ def check_inputs(config: RunConfig) -> None:
             f"an episode of {info.env_id} is over after {longest} steps, not half of --clip_steps "
             f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
         )
+    if config.mode != "pretrain_reward_predictor":  # which plays none
+        check_env(config.env_id)
     store = config.run_path() / "prefs.db"
     if config.resume and config.uses_preferences and not gathers(config) and store.exists():
         with contextlib.closing(PrefDB.open(store, read_only=True)) as db:

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from .atari import AtariPreferenceVecEnv
 from .bodies import TASKS
+from .checking import check_env
 from .generic import GymnasiumPreferenceVecEnv, build_env
 from .moving_dot import MovingDotVectorEnv
 from .mujoco import GymnasiumBodiesVecEnv, TaskVecEnv, draw
-from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body
+from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, with_key
 from .table import EnvInfo, env_info
 from .tasks import task_of
 from .vector import PreferenceVecEnv
@@ -21,11 +22,13 @@ __all__ = [
     "EnvInfo",
     "MovingDotVectorEnv",
     "PreferenceVecEnv",
+    "check_env",
     "draw_states",
     "env_info",
     "make_env",
     "make_vec_env",
     "task_of",
+    "with_key",
 ]
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from drlhp.errors import reason_of
 
+from .observations import Reading, reading_of
 from .preprocessing import PixelPreprocessing
-from .registry import EnvError, find_spec
+from .registry import EnvError, find_spec, split_key
 from .table import EnvInfo
 from .vector import PreferenceVecEnv
 
@@ -25,17 +26,18 @@ FRAME_KEY = "colour_frame"
 LOST_SECONDS = 10.0  # ample time for a process to end after its pipe has
 
 
-class FloatVector(gymnasium.ObservationWrapper):
-    """Gives observations as float32."""
+class Read(gymnasium.ObservationWrapper):
+    """Gives observations as they are read: a screen as bytes (H, W) or (H, W, 3), all else as a float32 vector (D,)."""
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, reading: Reading) -> None:
         super().__init__(env)
-        assert env.observation_space.shape is not None
-        self.observation_space = Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
+        self._read = reading.picture if reading.kind == "pixels" else reading.vector
+        if reading.kind == "vector":
+            self.observation_space = Box(-np.inf, np.inf, (reading.size,), np.float32)
 
-    def observation(self, observation: NDArray[Any]) -> NDArray[np.float32]:
-        """Returns one observation (D,) as float32."""
-        return observation.astype(np.float32)
+    def observation(self, observation: Any) -> NDArray[Any]:
+        """Returns one observation as it is read."""
+        return self._read(observation)
 
 
 class FrameInInfo(gymnasium.Wrapper):
@@ -61,7 +63,9 @@ def build_env(spec: EnvSpec, info: EnvInfo, watched: bool) -> gymnasium.Env:
     env = gymnasium.make(spec, **options, disable_env_checker=True)
     if info.action_dim is not None:
         env = gymnasium.wrappers.ClipAction(env)
-    env = PixelPreprocessing(env, info) if info.kind == "pixels" else FloatVector(env)
+    env = Read(env, reading_of(info.env_id, env.observation_space, split_key(info.env_id)[1]))
+    if info.kind == "pixels":
+        env = PixelPreprocessing(env, info)
     return FrameInInfo(env) if watched else env
 
 

@@ -7,9 +7,6 @@ Gymnasium's own environments, as they are.
 from __future__ import annotations
 
 import atexit
-import ctypes
-import os
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -183,25 +180,7 @@ def make_body(gymnasium_id: str, **options: Any) -> Any:
 
     Raises EnvError if MuJoCo is missing, or the environment cannot be made.
     """
-    choose_renderer()
     return make(find_spec(gymnasium_id), disable_env_checker=True, **options).unwrapped
-
-
-@cache
-def choose_renderer() -> None:
-    """Lets MuJoCo draw with EGL or OSMesa unless MUJOCO_GL names a renderer; call this before MuJoCo is imported.
-
-    A display that the environment names is not used: it may be gone, and drawing off the screen needs none.
-    """
-    if os.environ.get("MUJOCO_GL") or not sys.platform.startswith("linux"):
-        return
-    for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
-        os.environ["MUJOCO_GL"] = backend
-        return
 
 
 def draw(info: EnvInfo, states: NDArray[Any]) -> NDArray[np.uint8]:

@@ -1,10 +1,12 @@
 """What Gymnasium has registered under an id, and an environment made of it."""
 
+import ctypes
 import difflib
 import importlib
 import os
 import re
 import sys
+from functools import cache
 from typing import Any
 
 import ale_py
@@ -36,12 +38,14 @@ def find_spec(env_id: str) -> EnvSpec:
 
     Raises EnvError for an unknown id or a module that cannot be imported.
     """
+    env_id = split_key(env_id)[0]
     module, _, name = env_id.rpartition(":")
     if module:
+        choose_renderer()
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise EnvError(f"{env_id} needs the Python package {module!r}: install it ({error}).") from error
+        except ModuleNotFoundError as error:
+            raise _missing_package(env_id, error, imported_by=module) from error
         except (Exception, SystemExit) as error:  # a user's module may raise anything
             what = f"{type(error).__name__} ({reason_of(error)})"
             raise EnvError(f"{env_id} cannot be used: importing {module} failed with {what}; fix it.") from error
@@ -49,6 +53,26 @@ def find_spec(env_id: str) -> EnvSpec:
     if spec is None or _has_moved(spec):
         raise EnvError(_unknown_message(env_id, name))
     return spec
+
+
+def _missing_package(env_id: str, error: ModuleNotFoundError, imported_by: str = "") -> EnvError:
+    """Returns the error that names the package that is really missing, which another may need."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package == imported_by.partition(".")[0]:
+        return EnvError(f"{env_id} needs the Python package {package or imported_by!r}: install it ({error}).")
+    needs = f"which {imported_by} imports" if imported_by else "which it imports"
+    return EnvError(f"{env_id} needs the Python package {package!r}, {needs}: install it ({error}).")
+
+
+def with_key(env_id: str, key: str | None) -> str:
+    """Returns the id that stands for an environment of which the networks read the part with this name."""
+    return env_id if key is None or split_key(env_id)[1] == key else f"{env_id}[{key}]"
+
+
+def split_key(env_id: str) -> tuple[str, str | None]:
+    """Returns an id without the name of a part of its observations, and that name: `Id-v0[image]` has image."""
+    found = re.fullmatch(r"(.+?)\[(.+)\]", env_id)
+    return (found[1], found[2]) if found else (env_id, None)
 
 
 def is_atari(spec: EnvSpec) -> bool:
@@ -93,10 +117,30 @@ def _unknown_message(env_id: str, name: str) -> str:
     )
 
 
+@cache
+def choose_renderer() -> None:
+    """Lets MuJoCo draw with EGL or OSMesa unless MUJOCO_GL names a renderer; call this before MuJoCo is imported.
+
+    A display that the environment names is not used: it may be gone, and drawing off the screen needs none.
+    """
+    if os.environ.get("MUJOCO_GL") or not sys.platform.startswith("linux"):
+        return
+    for backend, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        os.environ["MUJOCO_GL"] = backend
+        return
+
+
 def make(spec: EnvSpec, **options: Any) -> Any:
     """Makes an environment as `gymnasium.make` does; raises EnvError with its constructor's message."""
+    choose_renderer()
     try:
         return gymnasium.make(spec, **options)
+    except ModuleNotFoundError as error:
+        raise _missing_package(spec.id, error) from error
     except Exception as error:  # a constructor may raise anything
         reason = reason_of(error)
         renderer = os.environ.get("MUJOCO_GL")

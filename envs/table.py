@@ -14,7 +14,8 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from .bodies import TASKS, Task, task_id
-from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, make
+from .observations import reading_of
+from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, make, split_key
 from .tuned import TUNED, VECTOR_DEFAULTS
 
 STACK = 4
@@ -102,6 +103,8 @@ def env_info(env_id: str) -> EnvInfo:
     if (env_id := task_id(env_id)) in TASKS:
         return _task_info(env_id, TASKS[env_id])
     spec = find_spec(env_id)
+    if is_atari(spec) and split_key(env_id)[1] is not None:
+        raise EnvError(f"{env_id} observes one picture, which has no named parts: leave out --observation_key.")
     return _atari_info(env_id, spec) if is_atari(spec) else _generic_info(env_id, spec)
 
 
@@ -134,7 +137,7 @@ def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
 
 def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
     with make(spec) as env:
-        kind, shape = _observations(env_id, env.observation_space)
+        reading = reading_of(env_id, env.observation_space, split_key(env_id)[1])
         n_actions, action_dim, bounds = _actions(env_id, env.action_space)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         state_size = env.unwrapped.state_vector().size if is_body(spec) else 0
@@ -142,8 +145,8 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
             fps = min(fps, BODY_FPS)
     return EnvInfo(
         env_id=env_id,
-        kind=kind,
-        observation_shape=shape,
+        kind=reading.kind,
+        observation_shape=PIXEL_SHAPE if reading.kind == "pixels" else (reading.size,),
         n_actions=n_actions,
         action_dim=action_dim,
         segment_length=_SEGMENT_LENGTHS.get(env_id, _clip_steps(fps)),
@@ -153,7 +156,7 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         max_episode_frames=spec.max_episode_steps,
         action_names=tuple(str(action) for action in range(n_actions or 0)),
         tuned={
-            **(VECTOR_DEFAULTS if kind == "vector" else {}),
+            **(VECTOR_DEFAULTS if reading.kind == "vector" else {}),
             **TUNED.get(env_id, {}),
         },
         state_size=state_size,
@@ -178,19 +181,6 @@ def _clip_steps(fps: float) -> int:
     """Returns the agent steps of a clip, off Atari."""
     least, most = SEGMENT_BOUNDS
     return min(max(round(SEGMENT_SECONDS * fps), least), most)
-
-
-def _observations(env_id: str, space: gymnasium.Space[Any]) -> tuple[Literal["pixels", "vector"], tuple[int, ...]]:
-    if isinstance(space, Box):
-        shape = space.shape
-        if len(shape) == 1:
-            return "vector", shape
-        if space.dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
-            return "pixels", PIXEL_SHAPE
-    raise EnvError(
-        f"{env_id} observes {space}, but only 1-D Box vectors and uint8 Box images of shape (H, W, 3) or "
-        f"(H, W) can be used: register a version wrapped in, say, gymnasium.wrappers.FlattenObservation."
-    )
 
 
 def _actions(env_id: str, space: gymnasium.Space[Any]) -> tuple[int | None, int | None, Bounds | None]:

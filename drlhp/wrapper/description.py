@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,7 @@ class EnvDescription:
     max_episode_steps: int | None
     can_render: bool
     """They were made with `render_mode="rgb_array"`."""
+    uses_mujoco: bool = False
 
     @classmethod
     def create(
@@ -51,7 +53,18 @@ class EnvDescription:
             fps=about.get("render_fps") or DEFAULT_FPS,
             max_episode_steps=getattr(spec, "max_episode_steps", None),
             can_render=render_mode == "rgb_array",
+            uses_mujoco=_uses_mujoco(spec),
         )
+
+
+def _uses_mujoco(spec: Any) -> bool:
+    """Returns whether the class of an environment, or one that it derives from, is defined with MuJoCo at hand."""
+    made_by = spec.entry_point if spec else None
+    if isinstance(made_by, str):
+        module, _, name = made_by.partition(":")
+        made_by = getattr(sys.modules.get(module), name, None)
+    bases = made_by.__mro__ if isinstance(made_by, type) else ()
+    return any(hasattr(sys.modules.get(base.__module__), "mujoco") for base in bases)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -11,7 +12,32 @@ import numpy as np
 from drlhp.errors import UserError, reason_of
 from drlhp.wrapper.spaces import ObservationEncoder
 
+SMALL_WORLD = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
 N_WATCHED = 2  # environments whose pictures are kept for people
+
+
+def check_mujoco_draws(env_id: str) -> None:
+    """Draws a ball as Gymnasium's MuJoCo environments draw theirs; raises UserError if nothing can be drawn."""
+    import mujoco
+    from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
+
+    world = mujoco.MjModel.from_xml_string(SMALL_WORLD)
+    try:
+        with warnings.catch_warnings():  # GLFW's warnings repeat the error below
+            warnings.simplefilter("ignore")
+            viewer = OffScreenViewer(world, mujoco.MjData(world), 64, 64)
+            viewer.render("rgb_array")
+            viewer.close()
+    except Exception as error:  # a renderer may raise anything
+        raise cannot_draw(env_id, error) from error
+
+
+def cannot_draw(env_id: str, error: Exception) -> UserError:
+    """Returns the error for environments that people cannot watch."""
+    return UserError(
+        f"{env_id} cannot be drawn for people ({reason_of(error)}): fix its render(), or if MuJoCo has no display, set "
+        "MUJOCO_GL to egl or osmesa before the program starts."
+    )
 
 
 class Pictures:
@@ -49,10 +75,7 @@ class Pictures:
         try:
             frames = render()
         except Exception as error:  # a renderer may raise anything
-            raise UserError(
-                f"{self.env_id} cannot be drawn for people ({reason_of(error)}): fix its render(), or if MuJoCo has no "
-                "display, set MUJOCO_GL to egl or osmesa before the program starts."
-            ) from error
+            raise cannot_draw(self.env_id, error) from error
         return self.checked([frames[i] for i in range(self.n_watched)])
 
     def checked(self, frames: Sequence[Any]) -> np.ndarray:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import colorsys
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -16,12 +17,11 @@ from gymnasium.vector.utils import iterate
 from torch.nn import functional as F
 
 from drlhp.errors import SpaceError, reason_of
+from drlhp.spaces import Layout, layout_of
 from drlhp.wrapper.intake import as_numpy, numbers, without_tensors
 
 PICTURE = 84  # side of the pictures that the reward networks read, in pixels
-MAX_PLANES = 64
 MAX_SHOWN = 960  # pixels; people see no larger side, so that two pictures fit beside each other on a screen
-OVERSHOOT = 0.01  # a picture may leave its range by this share of it, because resizing filters do that
 Transform = Callable[[Any], Any]
 
 
@@ -29,7 +29,7 @@ class ObservationEncoder:
     """Encodes an environment's observations for the reward predictor.
 
     Pictures (kind "pixels") become uint8 (N, C, 84, 84): all channels of all stacked frames, those of the newest frame
-    last. Everything else becomes float32 (N, D) (kind "vector").
+    last. Everything else becomes float32 (N, D) (kind "vector"). `drlhp.spaces` says what is a picture.
 
     Args:
         space: the observation space of one environment.
@@ -51,14 +51,14 @@ class ObservationEncoder:
         self.space, self.transform, self.channels = space, transform, channels
         self.kind: Literal["pixels", "vector"]
         self.shape: tuple[int, ...]  # of one encoded observation
-        self._low, self._high = 0.0, 1.0  # range of the pictures' values
         self._form = space  # the space of transformed observations
         if transform is not None:
             self._form = self._transformed_space(transform)
         self.takes_arrays = transform is None and isinstance(space, Box)
-        if isinstance(self._form, Box) and len(self._form.shape) > 1:
-            planes, *self._size = self._picture_axes(self._form)
-            self._is_gray = gray and channels > 1 and planes % channels == 0
+        self._layout = self._layout_of(self._form, gray=gray)
+        if self._layout is not None:
+            planes = self._layout.n_planes
+            self._is_gray = gray and channels > 1 and planes % channels == 0 and not self._layout.names_things
             self.kind, self.shape = "pixels", (planes // channels if self._is_gray else planes, PICTURE, PICTURE)
         elif isinstance(self._form, (Box, Discrete, MultiBinary, MultiDiscrete)):
             self.kind, self.shape = "vector", (flatdim(self._form),)
@@ -86,7 +86,9 @@ class ObservationEncoder:
         return encoded.copy() if np.may_share_memory(encoded, checked) else encoded
 
     def _encoded(self, checked: np.ndarray) -> np.ndarray:
-        return checked.reshape(len(checked), -1) if self.kind == "vector" else self._resized(self._planes(checked))
+        if self._layout is None:
+            return checked.reshape(len(checked), -1)
+        return self._resized(self._planes(checked, self._layout.planes))
 
     def checked(self, observations: np.ndarray | Sequence[Any]) -> np.ndarray:
         """Returns N observations transformed but not yet encoded, (N, ...): vectors float32, pictures unchanged.
@@ -116,16 +118,27 @@ class ObservationEncoder:
 
     def view(self, observation: Any, zoom: int) -> np.ndarray:
         """Returns one observation of kind "pixels" for people, magnified up to MAX_SHOWN: (H, W, 3) uint8."""
-        zoom = max(1, min(zoom, MAX_SHOWN // max(self._size)))
-        planes = self._planes(self.checked(observation[None] if self.takes_arrays else [observation]))[0]
-        n = self.channels
-        in_colour = n in (3, 4) and len(planes) % n == 0  # a fourth channel is depth or opacity
-        newest = planes[-n:][:3] if in_colour else np.repeat(planes[-1:], 3, axis=0)
-        return np.moveaxis(newest, 0, -1).repeat(zoom, axis=0).repeat(zoom, axis=1)
+        layout, n = self._layout, self.channels
+        assert layout is not None
+        zoom = max(1, min(zoom, MAX_SHOWN // max(layout.height, layout.width)))
+        values = self.checked(observation[None] if self.takes_arrays else [observation])
+        planes = self._planes(values, layout.brightness)[0]
+        if layout.names_things and layout.channels not in (1, n):
+            shown = in_colours(planes[-layout.channels :])
+        elif n in (3, 4) and len(planes) % n == 0:  # a fourth channel is depth or opacity
+            shown = np.moveaxis(planes[-n:][:3], 0, -1)
+        else:
+            shown = np.repeat(planes[-1][..., None], 3, axis=-1)
+        return shown.repeat(zoom, axis=0).repeat(zoom, axis=1)
 
     def _transformed_space(self, transform: Transform) -> Box:
         """Returns the space of transformed observations, by the example of one."""
-        sample = as_numpy(transform(copy.deepcopy(self.space).sample()))
+        example = copy.deepcopy(self.space).sample()
+        made = transform(example)
+        for part, value in parts_of(self.space, example):
+            if made is value and isinstance(part, Box) and np.dtype(part.dtype).kind in "biu":
+                return part  # its bounds say what its integers are
+        sample = as_numpy(made)
         if sample.dtype.kind not in "biuf":
             raise SpaceError(
                 f"obs_transform_func made {type(sample).__name__} of {sample.dtype} from an observation of "
@@ -136,51 +149,37 @@ class ObservationEncoder:
         bound = math.inf if sample.ndim < 2 else 1.0
         return Box(-bound if sample.ndim < 2 else 0.0, bound, sample.shape, np.float32)
 
-    def _picture_axes(self, box: Box) -> tuple[int, int, int]:
-        """Returns planes, height and width of a picture. Sets how values are scaled to bytes."""
-        if box.dtype == np.uint8:
-            self._low, self._high = 0.0, 255.0
-        else:
-            self._low, self._high = float(box.low.min()), float(box.high.max())
-            if not (math.isfinite(self._low) and math.isfinite(self._high) and self._low < self._high):
-                raise SpaceError(
-                    f"the observations of {self.space} have {len(box.shape)} axes but no range: pass an "
-                    "obs_transform_func that returns pictures of uint8 or of 0 to 1, or flattens them to a vector."
-                )
-        shape = box.shape
-        self._n_stacked = shape[0] if len(shape) == 4 else 1
-        one = shape[-3:] if len(shape) >= 3 else (1, *shape)
-        # A board may have more planes than squares to a side.
-        self._channels_last = one[0] == one[1] or (one[1] != one[2] and one[2] < one[0])
-        planes, height, width = (one[2], one[0], one[1]) if self._channels_last else one
-        planes *= self._n_stacked
-        if len(shape) > 4 or planes > MAX_PLANES or min(height, width) < 2:
+    def _layout_of(self, space: gymnasium.Space[Any], *, gray: bool) -> Layout | None:
+        """Returns how pictures lie in observations of the space; None if these are no pictures."""
+        if not isinstance(space, Box) or len(space.shape) < 2:
+            return None
+        try:
+            layout = layout_of(space)
+        except SpaceError as error:
             raise SpaceError(
-                f"the observations of {self.space} are no pictures of (H, W), (H, W, C) or (C, H, W), or stacks of "
-                "them: pass an obs_transform_func that returns such a picture, or a vector."
+                f"the observations of {self.space} {error}: pass an obs_transform_func that returns pictures (H, W), "
+                "(H, W, C) or (C, H, W) of uint8 or of 0 to 1, or flattens them to a vector."
+            ) from error
+        if gray and layout is not None and layout.names_things and layout.n_planes > 1:
+            raise SpaceError(
+                f"the observations of {self.space} have {layout.n_planes} planes, of which feature_points reads one: "
+                "choose reward_predictor_network='cnn'."
             )
-        return planes, height, width
+        return layout
 
-    def _planes(self, values: np.ndarray) -> np.ndarray:
-        """Returns pictures (N, ...) of the space as (N, C, H, W) uint8."""
-        if self._channels_last:
-            values = np.moveaxis(values, -1, -3)
-        values = values.reshape(len(values), -1, *self._size)
-        if values.dtype == np.uint8:
-            return values
-        scale = 255 / (self._high - self._low)
-        scaled = (values - self._low) * scale
-        if scaled.min() < -255 * OVERSHOOT or scaled.max() > 255 * (1 + OVERSHOOT):
+    def _planes(self, values: np.ndarray, read: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Returns checked pictures (N, ...) as the layout reads them, (N, C, H, W) uint8."""
+        try:
+            return read(values)
+        except SpaceError as error:
             raise SpaceError(
-                f"a picture of {self.space} holds {values.min():g} to {values.max():g}, not {self._low:g} to "
-                f"{self._high:g}: pass an obs_transform_func that scales it to 0 to 1."
-            )
-        return np.rint(scaled.clip(0, 255)).astype(np.uint8)
+                f"a picture of {self.space} {error}: pass an obs_transform_func that scales it to 0 to 1."
+            ) from error
 
     def _resized(self, planes: np.ndarray) -> np.ndarray:
         """Returns pictures (N, planes, H, W) uint8 as (N, C, 84, 84); each new pixel is the mean of those under it."""
         if self._is_gray:
-            by_colour = planes.reshape(len(planes), -1, self.channels, *self._size)
+            by_colour = planes.reshape(len(planes), -1, self.channels, *planes.shape[2:])
             planes = np.rint(by_colour.mean(2, dtype=np.float32)).astype(np.uint8)
         if planes.shape[2:] == (PICTURE, PICTURE):
             return planes
@@ -193,6 +192,21 @@ class ObservationEncoder:
             f"an observation of shape {values.shape[1:]} came from an environment of {self.space}: fix its "
             "observation_space, or obs_transform_func."
         )
+
+
+def parts_of(space: gymnasium.Space[Any], value: Any) -> Iterator[tuple[gymnasium.Space[Any], Any]]:
+    """Yields what a Dict or Tuple holds, however deep, with its part of the value; else the space itself."""
+    if isinstance(space, (Dict, Tuple)):
+        for key, part in space.items() if isinstance(space, Dict) else enumerate(space.spaces):
+            yield from parts_of(part, value[key])
+    else:
+        yield space, value
+
+
+def in_colours(planes: np.ndarray) -> np.ndarray:
+    """Returns black and white planes (C, H, W) as one picture (H, W, 3), each plane in a colour of its own."""
+    hues = np.array([colorsys.hsv_to_rgb(i / len(planes), 1, 1) for i in range(len(planes))])
+    return np.rint((planes[..., None] * hues[:, None, None]).max(0)).astype(np.uint8)
 
 
 def may_be_of(space: gymnasium.Space[Any], actions: np.ndarray | Sequence[Any]) -> bool:

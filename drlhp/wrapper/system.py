@@ -24,7 +24,7 @@ from drlhp.runtime.weights import WeightsBoard
 from drlhp.wrapper.background import BackgroundProcesses
 from drlhp.wrapper.collection import SegmentCollection
 from drlhp.wrapper.description import EnvDescription, WrappedEnv
-from drlhp.wrapper.pictures import N_WATCHED, Pictures
+from drlhp.wrapper.pictures import N_WATCHED, Pictures, check_mujoco_draws
 from drlhp.wrapper.predicted import PredictedRewards
 from drlhp.wrapper.pretrained import FirstPredictor, Pretrained
 from drlhp.wrapper.settings import Settings, plain
@@ -97,6 +97,8 @@ class PreferenceSystem:
             raise UserError(
                 f"people cannot see {env.env_id}, whose observations are vectors: make it with render_mode='rgb_array'."
             )
+        if self.settings.asks_people and env.can_render and env.uses_mujoco:
+            check_mujoco_draws(env.env_id)  # now, because the first step may come hours later
 
     def _start(self, first: FirstPredictor) -> None:
         """Starts the background processes, and connects the predicted rewards to their board of weights."""

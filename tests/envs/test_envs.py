@@ -514,7 +514,6 @@ def test_unusable_environments_are_refused_in_one_sentence() -> None:
         ("xyzzy", "PongNoFrameskip-v4, any other Atari game, MovingDotNoFrameskip-v0"),
         ("Pong-ramNoFrameskip-v4", "use PongNoFrameskip-v4"),
         ("ALE/Pong-ram-v5", "use ALE/Pong-v5"),
-        ("FrozenLake-v1", "Discrete"),
         ("BadSpaces-v0", "MultiBinary"),
         ("no_such_package:Foo-v0", "no_such_package"),
     ]:
@@ -534,6 +533,19 @@ def test_a_module_that_cannot_be_imported_is_told_in_one_sentence(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(EnvError, match=rf"^my_faulty_envs:Foo-v0 .* my_faulty_envs .*{reason}.*; fix it\.$"):
         env_info("my_faulty_envs:Foo-v0")
+
+
+def test_the_package_that_is_really_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_traffic.py").write_text("import my_missing_tables.core\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    gymnasium.register("Traffic-v0", entry_point="my_traffic:Env")
+    for env_id, words in [
+        ("my_traffic:Traffic-v0", "'my_missing_tables', which my_traffic imports: install it"),
+        ("Traffic-v0", "'my_missing_tables', which it imports: install it"),
+        ("my_missing_envs.cars:Traffic-v0", "'my_missing_envs': install it"),
+    ]:
+        with pytest.raises(EnvError, match=f"{env_id} needs the Python package {words}"):
+            env_info(env_id)
 
 
 def test_missing_package_is_named() -> None:

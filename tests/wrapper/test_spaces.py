@@ -222,3 +222,69 @@ def test_an_environment_may_write_into_the_actions_that_it_is_given() -> None:
     encoded = ActionEncoder(Box(-1, 1, (3,))).encode(actions)
     actions *= 4
     assert (encoded == 0.5).all()
+
+
+def test_bounds_say_what_integers_are() -> None:
+    """A board of 0 and 1 is black and white; small codes get a plane each, so that no two of them look alike."""
+    board = np.zeros((1, 100, 100, 1), np.uint8)
+    board[0, 40, 60] = 1
+    for dtype in (np.uint8, np.int64, np.bool_):
+        encoder = ObservationEncoder(Box(0, 1, (100, 100, 1), dtype))
+        encoded = encoder.encode(board.astype(dtype))
+        assert encoder.shape == (1, 84, 84) and encoded.max() > 60
+        assert encoder.view(board[0].astype(dtype), 1)[40, 60].tolist() == [255, 255, 255]
+    squares = np.array([[[0, 1, 2], [3, 0, 1]]] * 3, np.int8)[0][None] - 1  # (1, 2, 3) of -1 to 2
+    game = ObservationEncoder(Box(-1, 2, (2, 3), np.int8))
+    planes = game.encode(squares)
+    assert game.shape == (4, 84, 84) and set(np.unique(planes)) == {0, 255}
+    assert (planes.argmax(1)[0, [0, 0, 0, 83], [0, 40, 83, 0]] == [0, 1, 2, 3]).all()
+    assert game.view(squares[0], 1)[..., 0].tolist() == [[0, 85, 170], [255, 0, 85]]
+    with pytest.raises(SpaceError, match="holds 3 to 3, not -1 to 2"):
+        game.encode(np.full((1, 2, 3), 3))
+    stacked = ObservationEncoder(Box(0, 3, (2, 8, 8, 3), np.uint8))
+    assert stacked.shape == (2 * 3 * 4, 84, 84)
+    photograph = ObservationEncoder(Box(0, 200, (84, 84), np.uint8))  # with a maximum of its own
+    assert photograph.encode(np.full((1, 84, 84), 150, np.uint8)).max() == 150
+
+
+def test_people_see_every_plane_of_a_board() -> None:
+    board = np.zeros((8, 8, 12), np.uint8)
+    board[range(8), range(8), range(8)] = 1
+    seen = ObservationEncoder(Box(0, 1, board.shape, np.uint8)).view(board, 1)
+    assert len({tuple(colour) for colour in seen[range(8), range(8)].tolist()}) == 8
+    assert not seen[0, 1:].any()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(-8, 8, (3, 3), np.float32),  # FrameStackObservation of Pendulum
+        Box(0.0, 1.0, (4, 200), np.float64),
+        Box(0, 255, (7, 7, 3), np.uint8),  # MiniGrid's codes, as it declares them
+        Box(0, 255, (25, 25, 3), np.uint8),
+        Box(0, 2**16, (4, 4), np.int64),
+        Box(0, 1, (8, 8, 111), np.bool_),  # a board with too many planes  # type: ignore[arg-type]
+    ],
+)
+def test_small_matrices_are_vectors_that_lose_nothing(space: Box) -> None:
+    space.seed(0)
+    samples = np.stack([space.sample(), space.sample()])
+    encoder = ObservationEncoder(space)
+    encoded = encoder.encode(samples)
+    assert encoder.kind == "vector" and encoded.dtype == np.float32
+    np.testing.assert_array_equal(encoded, samples.reshape(2, -1).astype(np.float32))
+
+
+def test_a_transform_that_picks_integers_keeps_their_bounds() -> None:
+    space = Dict({"board": Box(0, 1, (40, 40), np.uint8), "more": Tuple((Box(0, 4, (9, 9), np.int64), Discrete(2)))})
+    state: Any = space.sample()
+    board = ObservationEncoder(space, lambda observation: observation["board"])
+    assert set(np.unique(board.encode([state])[:, 0, ::42, ::42])) <= {0, 255}
+    codes = ObservationEncoder(space, lambda observation: observation["more"][0])
+    assert codes.shape == (5, 84, 84) and codes.encode([state]).max() == 255
+
+
+def test_a_network_of_one_plane_is_not_given_a_board_of_many() -> None:
+    with pytest.raises(SpaceError, match=r"12 planes, of which feature_points reads one: .*'cnn'\.$"):
+        ObservationEncoder(Box(0, 1, (8, 8, 12), np.uint8), gray=True)
+    assert ObservationEncoder(Box(0, 1, (40, 40, 1), np.uint8), gray=True).shape == (1, 84, 84)

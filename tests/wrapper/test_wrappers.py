@@ -6,6 +6,8 @@ import contextlib
 import inspect
 import multiprocessing
 import os
+import re
+import subprocess
 import sys
 import threading
 import warnings
@@ -43,6 +45,7 @@ from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from pref_db import PrefDB
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
+from tests.support import ROOT
 from tests.support.ring import predicted_reward
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
@@ -630,6 +633,26 @@ def test_an_environment_that_cannot_draw_is_told_with_the_fix() -> None:
     ):
         wrapped.step(0)
     wrapped.close()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_mujoco_without_a_display_is_told_when_the_wrapper_is_made(n_envs: int) -> None:
+    program = f"""
+import gymnasium, drlhp
+if {n_envs} == 1:
+    env, wrapper = gymnasium.make("Reacher-v5", render_mode="rgb_array"), drlhp.HumanPreferencesEnvWrapper
+else:
+    env = gymnasium.make_vec("Reacher-v5", {n_envs}, vectorization_mode="sync", render_mode="rgb_array")
+    wrapper = drlhp.HumanPreferencesVectorEnv
+try:
+    wrapper(env, synthetic_prefs=False)
+except drlhp.UserError as error:
+    print(error)
+"""
+    environ = {**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environ)
+    assert re.fullmatch(r"Reacher-v5 cannot be drawn for people \(.*\): .*MUJOCO_GL.*\.\n", result.stdout), result
+    assert not result.stderr
 
 
 def test_a_function_that_cannot_be_copied_transforms_all_the_same() -> None:
