@@ -85,15 +85,19 @@ class Notices:
         with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
 
+    def check_start(self) -> None:
+        """Raises SubmissionError if there are too few labels to start training with."""
+        n = self.db.n_labels()
+        if n < FEW_LABELS:
+            raise SubmissionError(f"training needs {FEW_LABELS} labels to start with; there are {n}.")
+
     def start_now(self) -> None:
         """Lets training start with the labels given so far, before all initial ones are given; cannot be undone.
 
         Raises:
             SubmissionError: if there are too few labels to learn from.
         """
-        n = self.db.n_labels()
-        if n < FEW_LABELS:
-            raise SubmissionError(f"training needs {FEW_LABELS} labels to start with; there are {n}.")
+        self.check_start()
         self.set_setting("start_now", "1")
 
     def labels_to_start(self, initial: int) -> int:

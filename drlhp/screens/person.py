@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from drlhp.screens.screen import Presses, Screen
 
 log = logging.getLogger("run")
 
+TOLD_SECONDS = 6.0  # how long a message stays under the clips
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the other words
 # Asked after the first press of a key that cannot be undone; any other key is a no.
 SURE = {
@@ -55,6 +57,7 @@ class Person:
         self.screen.playback.task = plain(queue.notices.setting("task") or "")
         self.screen.playback.instructions = tuple((queue.notices.setting("instructions") or "").splitlines())
         self._said = ""
+        self._told, self._told_until = "", 0.0  # a message, and until when it is shown
 
     @property
     def lease(self) -> Lease | None:
@@ -97,7 +100,7 @@ class Person:
         if not self._shows_clips and (lease := self.questions.claim()):
             self._start(lease)
         if not self._shows_clips:
-            self.screen.message(SURE.get(self.screen.playback.asked, self.status))
+            self.screen.message(SURE.get(self.screen.playback.asked) or self._message or self.status)
             self._say(self.status)
             return
         self.screen.caption(self._caption())
@@ -140,10 +143,22 @@ class Person:
             return SURE[playback.asked]
         if playback.writing:
             return f"Note (Enter keeps it, Esc leaves it out): {playback.note[-NOTE_SHOWN:]}"
+        if message := self._message:
+            return message
         words = [self.past.heading()] if self.past.rows else [self.status, self.questions.pace.words(self.labels_left)]
         note = playback.note if len(playback.note) <= NOTE_SHOWN else f"{playback.note[: NOTE_SHOWN - 1]}…"
         marked = f"marked: {plain(note)}" if note else "marked"
         return "  ·  ".join(word for word in (playback.words(), marked if playback.flagged else "", *words) if word)
+
+    def _tell(self, text: str) -> None:
+        """Prints a message, which a terminal shows by itself, and shows it under the clips of a window."""
+        print(text, flush=True)
+        if self.presses is not None:
+            self._told, self._told_until = text, time.monotonic() + TOLD_SECONDS
+
+    @property
+    def _message(self) -> str:
+        return self._told if time.monotonic() < self._told_until else ""
 
     def _say(self, text: str) -> None:
         """Prints a text once, unless the terminal is the screen."""
@@ -188,7 +203,7 @@ class Person:
         if action == "undo":
             lease = self.questions.undo()
             if lease is None:
-                print("There is no answer to undo.", flush=True)
+                self._tell("There is no answer to undo.")
             else:
                 self._start(lease)
         elif action == "break":
@@ -200,7 +215,7 @@ class Person:
         elif self.lease is not None and action == "start":
             self._start_training(sure=sure)
         elif self.lease is not None and action in ANSWERS and not self.questions.answer(action):
-            print(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.", flush=True)
+            self._tell(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
 
     def _look_back(self) -> None:
         """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
@@ -216,7 +231,7 @@ class Person:
             self._go_on()
         else:
             self.past.clear()
-            print("There is no answer to look at yet.", flush=True)
+            self._tell("There is no answer to look at yet.")
 
     def _go_on(self) -> None:
         """Goes back from the answers to the questions, first to the pair on lease."""
@@ -231,15 +246,17 @@ class Person:
 
     def _start_training(self, *, sure: bool) -> None:
         if not self.before_training:
-            print("Training waits for no labels now.", flush=True)
-        elif not sure:
-            self._ask("start")
-        else:
-            try:
+            self._tell("Training does not wait for labels now.")
+            return
+        try:
+            if sure:
                 self.queue.notices.start_now()
-                print("Training starts with the labels there are.", flush=True)
-            except SubmissionError as error:
-                print(f"Not yet: {error}", flush=True)
+                self._tell("Training starts with the labels there are.")
+            else:
+                self.queue.notices.check_start()
+                self._ask("start")
+        except SubmissionError as error:
+            self._tell(f"Not yet: {error}")
 
     def close(self) -> None:
         """Gives back the pair on lease and closes the screen; may be called twice."""

@@ -14,16 +14,18 @@ from drlhp.screens.canvas import (
     MARGIN,
     TITLE,
     Canvas,
+    Rect,
     around,
     check_film,
     fit,
     progress_bar,
 )
 from drlhp.screens.keys import ALWAYS, ANSWERS, STEPPING_KEYS, STEPPING_KEYS_LINE, WIDE_KEYS_LINE, WINDOW_KEYS
-from drlhp.screens.pictures import BORDER, CHOSEN, DIM_TEXT, TEXT
+from drlhp.screens.pictures import BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK
 from drlhp.screens.playback import GUARD_SECONDS, Playback
 
 CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
+SIDES = ("left", "right")
 LETTER_WIDTH, LINE_HEIGHT = 11, 22  # pixels, of the help
 
 
@@ -35,6 +37,7 @@ class _PairWindow:
         self._keys_line = keys_line
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
         self._framed: tuple[int, ...] = ()
+        self._rects: list[Rect] = []  # of the clips on the screen, left and right
         self.playback = Playback()
         self._caption, self._pairs = "Waiting for clips", 0
         self._draw()
@@ -106,6 +109,7 @@ class _PairWindow:
         footer = max(FOOTER, self._draw_words(width) + BAR_GAP + BAR_HEIGHT + MARGIN // 3)
         pane = max(1, (width - 3 * MARGIN) // 2)
         share = (index + 1) / max(len(clip) for clip in clips)
+        self._rects = []
         for side, (name, clip) in enumerate(zip(("Left", "Right"), clips, strict=True)):
             box = (
                 MARGIN + side * (pane + MARGIN),
@@ -116,8 +120,10 @@ class _PairWindow:
             frame = clip[min(index, len(clip) - 1)]
             _, y, w, h = fit(frame, box)
             rect = (box[0] if side else box[0] + pane - w, y, w, h)  # close together: easier to compare
-            if side in self._framed:
-                canvas.fill(around(rect, BORDER), CHOSEN)
+            self._rects.append(rect)
+            # Without a frame nobody can tell a black clip from the background.
+            chosen = side in self._framed
+            canvas.fill(around(rect, BORDER if chosen else 1), CHOSEN if chosen else TRACK)
             canvas.picture(name, frame, rect)
             progress_bar(canvas, rect, share)
             top = rect[1] + rect[3] + TITLE * 2 // 3
@@ -132,7 +138,9 @@ class ClipWindow(_PairWindow):
         super().__init__("Which clip is better?", WINDOW_KEYS, WIDE_KEYS_LINE)
         self._framed_until = 0.0
         self._writes = False  # whether the newest key was pressed while a note was written: then its text belongs there
-        self._canvas.window.push_handlers(on_text=self._on_text, on_text_motion=self._on_motion)
+        self._canvas.window.push_handlers(
+            on_text=self._on_text, on_text_motion=self._on_motion, on_mouse_press=self._on_click
+        )
 
     def _on_text(self, text: str) -> None:
         self._canvas.pressed.append(text)  # a single character; actions have longer names
@@ -142,6 +150,15 @@ class ClipWindow(_PairWindow):
 
         if motion == key.MOTION_BACKSPACE:
             self._canvas.pressed.append("\b")
+
+    def _on_click(self, x: int, y: int, _button: int, _modifiers: int) -> None:
+        """Chooses the clip that is clicked."""
+        is_shown = self._clips is not None and not self.playback.reading and not self.playback.writing
+        if not is_shown or time.monotonic() < self._canvas.guarded_until:
+            return
+        for side, (left, bottom, width, height) in zip(SIDES, self._rects, strict=True):
+            if left <= x < left + width and bottom <= y < bottom + height:
+                self._canvas.pressed.append(side)
 
     def show(self, left: np.ndarray, right: np.ndarray, fps: float, caption: str) -> None:
         """Starts a new pair at frame 0 of both clips; answers pressed before or within 0.25 s are ignored.

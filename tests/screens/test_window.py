@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from drlhp.labelling.queue import LabelQueue
 from drlhp.screens import canvas
 from drlhp.screens import window as viewer
 from drlhp.screens.episode_window import EpisodeWindow
+from drlhp.screens.lines import TerminalLines
 from drlhp.screens.person import Mode, Person
 from drlhp.screens.pictures import CHOSEN, TEXT, TRACK
 from drlhp.screens.playback import loop_index
@@ -439,6 +441,40 @@ def test_the_chosen_side_lights_up(window: ClipWindow, monkeypatch: pytest.Monke
     picture = screenshot()
     light, right = box(picture, CHOSEN), box(picture, BLUE)
     assert light[0] < right[0] < right[2] < light[2] and light[0] > box(picture, RED)[2]
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_click_on_a_clip_chooses_it_and_one_beside_them_nothing(window: ClipWindow) -> None:
+    window.show(clip(5, RED), clip(5, BLUE), 15, "")
+    window.tick()
+    picture = screenshot()
+    for colour, action in ((RED, "left"), (BLUE, "right")):
+        x0, y0, x1, y1 = box(picture, colour)
+        xdotool("mousemove", "5", "5", "click", "1")
+        xdotool("mousemove", str((x0 + x1) // 2), str((y0 + y1) // 2), "click", "1")
+        assert tick_until(window, bool) == [action]
+
+
+@pytest.mark.window
+def test_a_black_clip_has_a_frame(window: ClipWindow) -> None:
+    nearly_black = (0, 0, 1)  # black is what lies around the window
+    window.show(clip(5, nearly_black), clip(5, BLUE), 15, "")
+    window.tick()
+    picture = screenshot()
+    x0, y0, x1, y1 = box(picture, nearly_black)
+    frame = [picture[y0 - 1, x0:x1], picture[y1, x0:x1], picture[y0:y1, x0 - 1], picture[y0:y1, x1]]
+    assert all((line == np.array(TRACK)).all() for line in frame)
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_the_window_shows_the_messages_and_the_first_t_says_what_is_missing(person: Person, window: ClipWindow) -> None:
+    person.presses, person.before_training = TerminalLines(io.StringIO(), beside_window=True), True
+    for key, words in (("u", "There is no answer to undo."), ("t", "Not yet: training needs 25 labels")):
+        xdotool("key", key)
+        step_until(person, lambda words=words: window._caption.startswith(words))  # type: ignore[misc]
+    assert not window.playback.asked, "there is nothing to confirm"
 
 
 @pytest.mark.window
