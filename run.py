@@ -59,6 +59,7 @@ from drlhp.errors import ChildError
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
 from drlhp.labelling.notices import Notices
+from drlhp.queries.keeper import SegmentKeeper
 from drlhp.runtime.channels import Channels, Failure, drain
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.processes import Children
@@ -68,7 +69,7 @@ from drlhp.training.rounds import InitialRounds
 from drlhp.training.trainer import Trainer, TrainerSpec, run_trainer
 from envs import env_info
 from pref_db import PrefDB
-from pref_interface import PrefInterface, SegmentKeeper, teacher_of
+from pref_interface import PrefInterface, teacher_of
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
 
 log = logging.getLogger("run")
