@@ -26,6 +26,7 @@ from drlhp.queries.schedule import LabelSchedule, Rounds, ScheduleName
 from drlhp.queries.selection import DrawnQueries, Queries, QuerySelection, strategy_of
 from drlhp.queries.status import Status
 from drlhp.runtime.channels import Channels
+from drlhp.runtime.pulse import doing
 from drlhp.screens.opening import Ui
 from pref_db import PrefDB
 
@@ -361,7 +362,8 @@ def run_interface(channels: Channels, spec: InterfaceSpec) -> None:
     interface = PrefInterface(db, gatherer, channels, spec.config, seed=spec.seed, goal=spec.goal, annealed_over=over)
     try:
         while not channels.stop.is_set():
-            if not interface.step():
-                channels.stop.wait(1 / 60)
+            with doing("a step of the preference interface"):
+                if not interface.step():
+                    channels.stop.wait(1 / 60)
     finally:
         interface.close()

@@ -23,6 +23,12 @@ log = logging.getLogger("run")
 PLAIN_SECONDS = 10.0  # between lines, if the output is no terminal or a person types answers
 
 
+def say(sentence: str) -> None:
+    """Prints a sentence about the run, and logs it."""
+    log.info("%s", sentence)
+    print(sentence, flush=True)
+
+
 class Progress:
     """Collects the child processes' numbers, and shows them in one line with the time left.
 

@@ -14,8 +14,12 @@ class UserError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the first line of a foreign error's message, or its type if it has none, for use within a sentence."""
-    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    """Returns the first line of a foreign error's message, or its type if it has none, for use within a sentence.
+
+    A note of ours about it follows.
+    """
+    reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    return ", ".join([reason, *getattr(error, "__notes__", ())[:1]])
 
 
 def told(error: BaseException) -> str:

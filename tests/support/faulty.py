@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from typing import Any
 
 import gymnasium
@@ -33,6 +36,43 @@ class Cycle(gymnasium.Env):
         return np.zeros((8, 8, 3), np.uint8)
 
 
+class Hang(Cycle):
+    """Starts a program of its own, writes its process id to a file, and sleeps forever in its tenth step."""
+
+    def __init__(self, file: str, render_mode: str | None = None) -> None:
+        super().__init__(1000, render_mode)
+        self.file = file
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.t == 9:
+            program = subprocess.Popen(["sleep", "100000"])
+            with open(self.file, "a") as file:
+                print(program.pid, os.getpid(), file=file, flush=True)
+            time.sleep(100_000)
+        return super().step(action)
+
+
+class Leave(Cycle):
+    """Ends its process in its tenth step, as if all were well."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.t == 9:
+            os._exit(0)
+        return super().step(action)
+
+
+class Broken(Cycle):
+    """Raises an error in its tenth step."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.t == 9:
+            raise ZeroDivisionError("a fault inside the environment")
+        return super().step(action)
+
+
 # Clips of ten steps, one in each episode: all the same, or of three kinds.
-gymnasium.register("Same-v0", Cycle, kwargs={"places": 10})
-gymnasium.register("Few-v0", Cycle, kwargs={"places": 30})
+gymnasium.register("Same-v0", "tests.support.faulty:Cycle", kwargs={"places": 10})
+gymnasium.register("Few-v0", "tests.support.faulty:Cycle", kwargs={"places": 30})
+gymnasium.register("Hang-v0", "tests.support.faulty:Hang", kwargs={"file": os.environ.get("HANG_FILE", os.devnull)})
+gymnasium.register("Leave-v0", "tests.support.faulty:Leave")
+gymnasium.register("Broken-v0", "tests.support.faulty:Broken")
