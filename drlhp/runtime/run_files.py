@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,21 @@ class RunFile:
         except (KeyError, ValueError, csv.Error) as error:
             raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
         return rows
+
+    def cut(self, folder: Path, column: str, beyond: float) -> None:
+        """Removes the rows from the first one on whose number exceeds this, because what they tell is lost.
+
+        Needs no room on the disk.
+        """
+        path, names, at = folder / self.name, list[str](), 0
+        if not path.exists():
+            return
+        for line in path.read_bytes().splitlines(keepends=True):
+            cells = next(csv.reader([line.decode(errors="replace")]), [])
+            if as_number(dict(zip(names, cells, strict=False)).get(column, "")) > beyond:
+                os.truncate(path, at)
+                return
+            names, at = names or cells, at + len(line)
 
     def open(self, folder: Path) -> RowWriter:
         """Opens a run folder's table to add rows to it; the caller closes it."""
