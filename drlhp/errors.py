@@ -1,6 +1,9 @@
 """Errors that the user can fix, each with a message of one sentence that says how."""
 
+import contextlib
 import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space on its disk"),
@@ -28,6 +31,16 @@ def told(error: BaseException) -> str:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
     sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a file name may contain a line break
     return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Names this file in what the system refuses within the block; a failed write names none by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class PrefDBError(UserError):

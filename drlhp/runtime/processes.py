@@ -51,6 +51,8 @@ def child_main(
     def report_thread(failure: threading.ExceptHookArgs) -> None:
         """Reports the failure of a library's background thread, such as TensorBoard's writer on a full disk."""
         details = "".join(traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback))
+        if isinstance(failure.exc_value, OSError) and not failure.exc_value.filename:
+            failure.exc_value.filename = "the curves in events/"  # no other thread writes to files
         message = told(failure.exc_value) if failure.exc_value else failure.exc_type.__name__
         channels.reports.put(Failure(name, message, details))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from drlhp.errors import UserError
+from drlhp.errors import UserError, naming
 from drlhp.runtime.regular_files import open_regular
 
 POLICIES = ("deterministic", "sampled")  # an evaluation plays both, and writes a row for each
@@ -104,19 +104,22 @@ class RowWriter:
     """
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        with path.open("ab+") as whole:
+        self._path = path
+        with naming(path), path.open("ab+") as whole:
             whole.seek(0)
             whole.truncate(whole.read().rfind(b"\n") + 1)
         self._file: TextIO = path.open("a", newline="")
         self._csv = csv.DictWriter(self._file, columns, restval="", extrasaction="ignore")
         if not path.stat().st_size:
-            self._csv.writeheader()
-            self._file.flush()
+            with naming(path):
+                self._csv.writeheader()
+                self._file.flush()
 
     def append(self, row: Mapping[str, float | str]) -> None:
         """Writes the columns that the row has, and leaves the others empty; numbers get four decimals at most."""
-        self._csv.writerow({column: _rounded(value) for column, value in row.items()})
-        self._file.flush()
+        with naming(self._path):
+            self._csv.writerow({column: _rounded(value) for column, value in row.items()})
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file; may be called twice."""

@@ -425,7 +425,7 @@ def test_a_row_that_a_full_disk_has_no_room_for_is_told_once(tmp_path: Path) -> 
         with pytest.raises(OSError) as failure:
             shown.update(Report("a2c", {"steps": 1, "max_steps": 9, "episode_return": 5.0}), labels=0)
         shown.close()
-    assert re.fullmatch(r"cannot use a file \(.+\): free some space on its disk\.", told(failure.value))
+    assert re.fullmatch(r"cannot use .+progress\.csv \(.+\): free some space on its disk\.", told(failure.value))
 
 
 def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -> None:
