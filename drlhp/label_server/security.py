@@ -223,7 +223,7 @@ async def busy(scope: Any, receive: Any, send: Any) -> None:
     await refusal(scope, receive, send)
 
 
-h11_impl.service_unavailable = busy  # type: ignore[assignment]  # uvicorn's own is plain text
+h11_impl.service_unavailable = busy  # uvicorn's own is plain text
 
 
 class TimedProtocol(H11Protocol):

@@ -49,8 +49,7 @@ class AnswerLog:
         submission = replace(submission, shown_at=shown_at, answered_at=submission.answered_at - ahead)
         with self.db.transaction() as db:
             about = {"labeller": submission.labeller, "lease_token": submission.token}
-            about = {**about, "supersedes": submission.supersedes}
-            known = self._known(submission.client_id, submission.choice, about)
+            known = self._known(submission.client_id, submission.choice, {**about, "supersedes": submission.supersedes})
             if known is not None:
                 return known
             leases = self.db.read(

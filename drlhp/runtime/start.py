@@ -9,6 +9,7 @@ import multiprocessing.resource_tracker
 import os
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
@@ -41,7 +42,20 @@ def start_context(method: str | None = None) -> Context:
 
 @contextlib.contextmanager
 def _quiet_tracker() -> Iterator[None]:
-    """Lets the tracker, if it is started in the block, free without a word what killed processes have left."""
+    """Lets what is started in the block say nothing of multiprocessing's tracker: what it has freed, or its end.
+
+    What a killed tracker was told to watch, its successor does not know, and would print a traceback for each.
+    """
+    warnings.filterwarnings("ignore", "resource_tracker:", UserWarning)
+    tracker: Any
+    tracker, unregister = multiprocessing.resource_tracker, multiprocessing.resource_tracker.unregister
+    known = tracker._resource_tracker
+
+    def unregister_if_known(name: str, kind: str) -> None:
+        if known._check_alive():
+            unregister(name, kind)
+
+    tracker.unregister = unregister_if_known
     before = os.environ.get(WARNINGS)
     os.environ[WARNINGS] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
     try:
@@ -66,9 +80,9 @@ def warm_up() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         with _quiet_tracker():
             multiprocessing.resource_tracker.ensure_running()  # first, because it unblocks SIGINT and SIGTERM
-        # The terminal sends Ctrl-C to the server too, which would print a traceback of its imports.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        multiprocessing.forkserver.ensure_running()
+            # The terminal sends Ctrl-C to the server too, which would print a traceback of its imports.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            multiprocessing.forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 
 

@@ -19,7 +19,7 @@ from drlhp.runtime.leash import descendants
 from drlhp.runtime.processes import Children
 from drlhp.runtime.pulse import doing
 from tests.support import ROOT
-from tests.support.commands import DEADLINE, alive, children, here, one_sentence, run, started, wait_for
+from tests.support.commands import DEADLINE, alive, children, here, one_sentence, policy_steps, run, started, wait_for
 
 FAULTY = "tests.support.faulty:"
 WORDS = (
@@ -126,6 +126,34 @@ def test_an_environment_that_hangs_is_told_of_and_nothing_is_left(tmp_path: Path
     assert "Traceback" not in output and "leaked" not in output
     until(lambda: not any(alive(pid) for pid in left))
     assert (folder / "log.txt").exists()
+
+
+@pytest.mark.parametrize("victim", ["forkserver", "resource_tracker"])
+def test_a_run_whose_helper_is_killed_says_so_or_goes_on_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    folder = tmp_path / "a"
+    words = (
+        "train_policy_with_preferences",
+        "CartPole-v1",
+        *WORDS,
+        "--n_envs",
+        "1",
+        "--million_timesteps",
+        "5",
+        "--policy_ckpt_interval",
+        "20",
+    )
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: len(children(process.pid)) == 2 and bool(policy_steps(folder)), process)
+        below = descendants(process.pid)
+        of_each = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in below}
+        os.kill(next(pid for pid, line in of_each.items() if f"multiprocessing.{victim}" in line), signal.SIGKILL)
+        if victim == "resource_tracker":
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == (1 if victim == "forkserver" else 130)
+    assert ("the process that starts the others, was killed" in output) == (victim == "forkserver"), output
+    assert "Traceback" not in output and "resource_tracker" not in output, output
+    until(lambda: not any(alive(pid) for pid in below))
 
 
 @pytest.mark.parametrize(
