@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from drlhp.bounds import POSITIVE_OR_INFINITE, SHARE, at_least
+from drlhp.errors import UserError
 from drlhp.labelling.disk import DiskSpace
 from drlhp.labelling.drawing import Drawing
 from drlhp.labelling.gatherers import Answered, PreferenceGatherer
@@ -24,7 +25,8 @@ from drlhp.queries.pool import Pool
 from drlhp.queries.schedule import LabelSchedule, Rounds, ScheduleName
 from drlhp.queries.selection import DrawnQueries, Queries, QuerySelection, strategy_of
 from drlhp.queries.status import Status
-from drlhp.runtime.channels import Channels, drain
+from drlhp.runtime.channels import Channels
+from drlhp.runtime.pulse import doing
 from drlhp.screens.opening import Ui
 from pref_db import PrefDB
 
@@ -172,7 +174,7 @@ class PrefInterface:
         self.disk = DiskSpace(db.path)
         self._drawing = Drawing()
         self.status = Status(gatherer, self.schedule, self.pool, self._drawing, self.disk, db.path.parent)
-        self._began, self._said_end, self._looked_for_ties = False, False, False
+        self._began, self._said_end, self._looked_for_ties, self._said_same = False, False, False, False
         self._told, self._line = -math.inf, ""
 
     def step(self) -> bool:
@@ -242,6 +244,10 @@ class PrefInterface:
             n = min(n, self.gatherer.ahead - len(pending))
         initial, oldest = schedule.asks_initial, self._oldest
         comparisons = self.queries.choose(self.pool, pending, n, initial=initial, oldest=oldest)
+        if comparisons or not n:
+            self.pool.in_vain = 0
+        elif self.queries.all_asked and not pending and self.pool.waited_in_vain:
+            self._give_up()
         if is_person:
             for comparison in comparisons:
                 self._drawing.begin(comparison)
@@ -249,6 +255,21 @@ class PrefInterface:
         if comparisons:
             self.gatherer.submit(comparisons)
         return bool(comparisons)
+
+    def _give_up(self) -> None:
+        """Raises UserError because clips repeat; once the policy trains, which needs no more labels, says so once."""
+        n, n_labels = self.pool.n_different, self.n_labels
+        found = f"the last {self.pool.in_vain} clips of {self.db.env_id} are "
+        found += "all the same" if n < 2 else f"only {n} different ones, whose pairs were all asked"
+        if not self.schedule.training:
+            raise UserError(
+                f"{found}, so there will be no more than {n_labels} labels of {self.schedule.due()}: let the agent's "
+                "actions change what it observes, let it explore first, or ask for fewer initial labels."
+            )
+        if not self._said_same:
+            self._said_same = True
+            log.warning("%s", found)
+            print(f"No new pair to ask about: {found}. Training goes on with {n_labels} labels.", flush=True)
 
     # Passing on answers
 
@@ -307,6 +328,8 @@ class PrefInterface:
     def clips(self) -> str:
         """Says how many segments there are to ask about, of how many that the pool holds."""
         waits = " (labels wait for all)" if self._fills_pool and not self.gatherer.is_person else ""
+        if self.queries.all_asked:
+            waits = f" ({self.pool.n_different} different, whose pairs were all asked)"
         return f"{len(self.pool)}/{self.pool.maxlen}{waits}"
 
     def close(self) -> None:
@@ -339,37 +362,8 @@ def run_interface(channels: Channels, spec: InterfaceSpec) -> None:
     interface = PrefInterface(db, gatherer, channels, spec.config, seed=spec.seed, goal=spec.goal, annealed_over=over)
     try:
         while not channels.stop.is_set():
-            if not interface.step():
-                channels.stop.wait(1 / 60)
+            with doing("a step of the preference interface"):
+                if not interface.step():
+                    channels.stop.wait(1 / 60)
     finally:
         interface.close()
-
-
-class SegmentKeeper:
-    """Stores the segments of a run that asks nobody, so that people can be asked later; stands in for PrefInterface.
-
-    Args:
-        goal: segments after which there are enough.
-    """
-
-    def __init__(self, db: PrefDB, channels: Channels, goal: int) -> None:
-        self.db, self.channels, self.goal = db, channels, goal
-        self.n = len(db.segment_ids())
-
-    def step(self) -> bool:
-        candidates = drain(self.channels.segments, limit=self.goal - self.n)
-        if candidates:
-            self.db.add_segments([one.segment for one in candidates])
-            self.n = len(self.db.segment_ids())
-        return bool(candidates)
-
-    def clips(self) -> str:
-        """Says how many segments are stored, of how many."""
-        return f"{self.n}/{self.goal}"
-
-    @property
-    def full(self) -> bool:
-        return self.n >= self.goal
-
-    def close(self) -> None:
-        self.db.close()

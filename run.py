@@ -20,7 +20,8 @@ from typing import Protocol
 
 from commands import leave_without_packages, names_mode, run_command
 from drlhp.cli import FAILURE, INTERRUPTED, command_line
-from drlhp.runtime.start import warm_up
+from drlhp.runtime.leash import everything_ends_here
+from drlhp.runtime.start import warm_up, warmed_up
 
 if __name__ == "__main__":
     leave_without_packages()
@@ -51,7 +52,7 @@ from commands.config import RunConfig, gathers
 from commands.environments import lend_environments
 from commands.flags import parse
 from commands.preflight import check_inputs
-from commands.progress import Progress
+from commands.progress import Progress, say
 from commands.run_folder import RunFolder
 from commands.stores import prepare_store
 from commands.watchers import Watchers
@@ -59,6 +60,7 @@ from drlhp.errors import ChildError
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer, SyntheticGatherer
 from drlhp.labelling.notices import Notices
+from drlhp.queries.keeper import SegmentKeeper
 from drlhp.runtime.channels import Channels, Failure, drain
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.processes import Children
@@ -68,7 +70,7 @@ from drlhp.training.rounds import InitialRounds
 from drlhp.training.trainer import Trainer, TrainerSpec, run_trainer
 from envs import env_info
 from pref_db import PrefDB
-from pref_interface import PrefInterface, SegmentKeeper, teacher_of
+from pref_interface import PrefInterface, teacher_of
 from reward_predictor import PredictorCopySpec, PredictorInputs, RewardPredictor
 
 log = logging.getLogger("run")
@@ -101,7 +103,7 @@ class Ring:
         self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.here: list[Part] = []  # the parts that run in this process, in the order of their steps
-        self.children = Children(self.channels)  # the parts that have processes of their own
+        self.children = Children(self.channels, say)  # the parts that have processes of their own
         self.watchers = Watchers(config, path)
         info = env_info(config.env_id)
         self.inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
@@ -392,4 +394,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    warmed_up()
+    with everything_ends_here():
+        sys.exit(main(sys.argv[1:]))

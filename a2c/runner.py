@@ -19,6 +19,7 @@ from drlhp.data.cutter import SegmentCutter
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_view
 from drlhp.runtime.channels import Episode
+from drlhp.runtime.pulse import doing
 from envs import EnvError, EnvInfo, PreferenceVecEnv, env_info, make_vec_env
 
 
@@ -31,7 +32,8 @@ class Stopwatch:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
-        yield
+        with doing(f"the part '{name}' of a step"):
+            yield
         self.seconds[name] += time.perf_counter() - start
 
 

@@ -26,6 +26,7 @@ from a2c.telemetry import Telemetry
 from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels, Episode, Report, offer
 from drlhp.runtime.curves import Curves
+from drlhp.runtime.pulse import doing
 from envs import EnvError, env_info
 
 EPISODES_IN_VAIN = 1000  # before the first label; if so many gave no segment, later ones will not either
@@ -293,8 +294,9 @@ def run_worker(channels: Channels, spec: WorkerSpec) -> None:
     worker = PolicyWorker(spec, channels)
     try:
         while not channels.stop.is_set() and not worker.finished:
-            if not worker.step():
-                channels.stop.wait(0.05)
+            with doing("a step of the policy"):
+                if not worker.step():
+                    channels.stop.wait(0.05)
     except CrewBroken:  # the main process knows why
         channels.stop.wait(NOTICED_SECONDS)
         if not channels.stop.is_set():

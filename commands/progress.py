@@ -23,6 +23,12 @@ log = logging.getLogger("run")
 PLAIN_SECONDS = 10.0  # between lines, if the output is no terminal or a person types answers
 
 
+def say(sentence: str) -> None:
+    """Prints a sentence about the run, and logs it."""
+    log.info("%s", sentence)
+    print(sentence, flush=True)
+
+
 class Progress:
     """Collects the child processes' numbers, and shows them in one line with the time left.
 
@@ -44,6 +50,7 @@ class Progress:
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
         self._seconds_before = self._read_before()
+        self._goes_on = self._seconds_before > 0  # and the first row tells from which step on
         self._rows = PROGRESS.open(folder)
         self._live = Live(console=Console(), refresh_per_second=4, transient=True) if live else None
         if self._live:
@@ -78,6 +85,9 @@ class Progress:
                 "seconds": round(self.seconds, 1),
                 "peak_memory_mb": sum(self._memory.values()) + peak_memory_mb(),
             }
+            if self._goes_on:  # the run was stopped some steps after its newest checkpoint
+                self._goes_on = False
+                PROGRESS.cut(self.folder, "steps", a2c["steps"])
             self._rows.append(row)
 
     def _take_return_before(self, episode_return: float | str, steps: float | str) -> None:

@@ -82,6 +82,11 @@ def _check_lengths(config: RunConfig) -> None:
             f"--policy_reset_million_timesteps must be below the {policy.million_timesteps:g} million steps of the "
             f"training, not {policy.policy_reset_million_timesteps:g}."
         )
+    if policy.explore_million_timesteps > policy.million_timesteps and config.trains_policy:
+        raise UserError(
+            f"--explore_million_timesteps must not exceed the {policy.million_timesteps:g} million steps of the "
+            f"training that follows, not {policy.explore_million_timesteps:g}."
+        )
     interval = policy.eval_interval_million_timesteps
     if interval and not 1 <= interval * 1e6 < float("inf"):
         raise UserError(

@@ -1,6 +1,9 @@
 """Errors that the user can fix, each with a message of one sentence that says how."""
 
+import contextlib
 import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space on its disk"),
@@ -14,8 +17,12 @@ class UserError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the first line of a foreign error's message, or its type if it has none, for use within a sentence."""
-    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    """Returns the first line of a foreign error's message, or its type if it has none, for use within a sentence.
+
+    A note of ours about it follows.
+    """
+    reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    return ", ".join([reason, *getattr(error, "__notes__", ())[:1]])
 
 
 def told(error: BaseException) -> str:
@@ -24,6 +31,16 @@ def told(error: BaseException) -> str:
         return f"cannot use {error.filename or 'a file'} ({error.strerror}): {FIXES[error.errno]}."
     sentence = str(error).replace("\n", " ").rstrip(".") or type(error).__name__  # a file name may contain a line break
     return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Names this file in what the system refuses within the block; a failed write names none by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class PrefDBError(UserError):

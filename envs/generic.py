@@ -11,16 +11,18 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from drlhp.errors import reason_of
+from drlhp.errors import UserError, reason_of
+from drlhp.runtime.pulse import doing
 
 from .observations import Reading, reading_of
 from .preprocessing import PixelPreprocessing
 from .registry import EnvError, find_spec, split_key
 from .table import EnvInfo
 from .vector import PreferenceVecEnv
+from .workers import Workers
 
 FRAME_KEY = "colour_frame"
 LOST_SECONDS = 10.0  # ample time for a process to end after its pipe has
@@ -92,12 +94,13 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
         if n_watched:
             check_can_be_watched(spec, info)
         makers = [partial(build_env, spec, info, i < n_watched) for i in range(n_envs)]
-        self._envs: AsyncVectorEnv | SyncVectorEnv
+        self._envs: Workers | SyncVectorEnv
         if n_envs == 1 or in_process:
             self._envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         else:
             try:
-                self._envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+                with doing(f"the start of {n_envs} processes of {info.env_id}", foreign=True):
+                    self._envs = Workers(makers)
             except (EOFError, ConnectionError) as error:
                 raise EnvError(
                     f"an environment's process of {info.env_id} ended while it was started; if memory was short, go on "
@@ -109,7 +112,7 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Starts an episode in every environment."""
-        with self._no_worker_lost():
+        with self._no_worker_lost("a reset"):
             obs, info = self._envs.reset(seed=self._seed_for_reset(seed), options=options)
         return obs, self._keep_frames(info)
 
@@ -117,7 +120,7 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
         self, actions: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Takes one agent step in every environment."""
-        with self._no_worker_lost():
+        with self._no_worker_lost("a step"):
             obs, rewards, terminated, truncated, info = self._envs.step(actions)
         return obs, rewards.astype(np.float32), terminated, truncated, self._keep_frames(info)
 
@@ -127,14 +130,15 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stops the workers."""
-        with self._no_worker_lost():
+        with self._no_worker_lost("the end"):
             self._envs.close(**kwargs)
 
     @contextmanager
-    def _no_worker_lost(self) -> Iterator[None]:
-        """Ends the other workers and raises EnvError if the body finds that a worker has died."""
+    def _no_worker_lost(self, what: str) -> Iterator[None]:
+        """Ends the other workers and raises EnvError if the body, which does this, finds that a worker has died."""
         try:
-            yield
+            with doing(f"{what} of {self.info.env_id}", foreign=True):
+                yield
         except (EOFError, ConnectionError) as error:
             workers = getattr(self._envs, "processes", [])
             ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], LOST_SECONDS)
@@ -142,8 +146,9 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
                 if worker.sentinel in ended:
                     worker.join()
             code = next((worker.exitcode for worker in workers if worker.exitcode), 0)
-            if not code:
-                raise  # an environment's own error
+            if not workers or getattr(self._envs, "has_failed", False):
+                self._say_fix(error, what)
+                raise
             for worker in workers:
                 worker.kill()
             self._envs.closed = True  # closing would wait for the dead worker forever
@@ -151,6 +156,15 @@ class GymnasiumPreferenceVecEnv(PreferenceVecEnv):
             raise EnvError(
                 f"an environment's process of {self.info.env_id} {how}; if memory was short, go on with fewer --n_envs."
             ) from error
+        except UserError:
+            raise
+        except Exception as error:  # an environment may raise anything
+            self._say_fix(error, what)
+            raise
+
+    def _say_fix(self, error: Exception, what: str) -> None:
+        """Notes at an environment's own error where it came from and what to do."""
+        error.add_note(f"raised by {what} of {self.info.env_id}: fix the environment")
 
     def _keep_frames(self, info: dict[str, Any]) -> dict[str, Any]:
         if self.n_watched:

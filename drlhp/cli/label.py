@@ -272,6 +272,11 @@ class Labelling:
         self.drawing.close()
         if not self.pairs and self.drawing.trouble:
             print(self.drawing.trouble, flush=True)
+        elif self.goal is not None and self.n_labels < self.goal and not self._may_go_on():
+            n = len(self.db.segment_ids())
+            print(
+                f"All pairs of the {n} stored clips were asked, so there are fewer than {self.goal} labels.", flush=True
+            )
 
     def _wants_more(self) -> bool:
         return self.goal is None or self.n_labels < self.goal or self._asks_on_the_page()

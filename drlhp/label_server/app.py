@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.queue import LabelQueue
 
 STATIC = Path(__file__).parent / "static"
+LOG_BYTES = 2**20  # of web/server.log, some thousand lines
 TOPICS = (People, Asking, News, Films, History)  # each handles the routes after which its methods are named
 
 
@@ -101,11 +103,23 @@ class LabelApp:
     async def _beat(self) -> None:
         while True:
             try:
+                shorten(self.shared.run_dir / "web" / "server.log")
                 await self.shared.beat()
                 self.shared.troubles.over("beat")
-            except PrefDBError as error:  # a full disk, say
+            except (PrefDBError, OSError) as error:  # a full disk, say
                 self.shared.troubles.add("beat", str(error))
             await asyncio.sleep(BEAT_SECONDS)
+
+
+def shorten(log: Path) -> None:
+    """Keeps the newest half of a log that has grown too long, because it lies on the disk of the labels."""
+    with contextlib.suppress(FileNotFoundError), log.open("rb+") as file:  # its writers append, wherever its end is
+        if file.seek(0, os.SEEK_END) > LOG_BYTES:
+            file.seek(-LOG_BYTES // 2, os.SEEK_END)
+            newest = file.read()
+            file.seek(0)
+            file.write(newest)
+            file.truncate()
 
 
 async def _page(request: Request) -> Response:

@@ -217,7 +217,7 @@ ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
             record({"labellers": listed(QUALITY_ROW), "alpha": maybe(NUMBER), "overlap": COUNT, "answers": COUNT}),
         )
     },
-    "/api/export": {"get": ("Every effective answer; query: format=jsonl (one per line) or csv.", None, None)},
+    "/api/export": {"get": ("Every effective answer; to a guest, without others' notes.", None, None)},
     "/openapi.json": {"get": ("This description.", None, {"type": "object"})},
 }
 KINDS = {

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 TOKEN_FORM = re.compile("[0-9a-f]{32}")  # 128 bits
@@ -214,6 +215,15 @@ class Guard:
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             return 415, "send JSON"
         return None
+
+
+async def busy(scope: Any, receive: Any, send: Any) -> None:
+    """Refuses a request beyond the number of connections, as JSON like every other refusal."""
+    refusal = JSONResponse({"error": "too many are connected; try again"}, 503, headers={"Connection": "close"})
+    await refusal(scope, receive, send)
+
+
+h11_impl.service_unavailable = busy  # uvicorn's own is plain text
 
 
 class TimedProtocol(H11Protocol):

@@ -49,7 +49,7 @@ class AnswerLog:
         submission = replace(submission, shown_at=shown_at, answered_at=submission.answered_at - ahead)
         with self.db.transaction() as db:
             about = {"labeller": submission.labeller, "lease_token": submission.token}
-            known = self._known(submission.client_id, {**about, "supersedes": submission.supersedes})
+            known = self._known(submission.client_id, submission.choice, {**about, "supersedes": submission.supersedes})
             if known is not None:
                 return known
             leases = self.db.read(
@@ -91,7 +91,7 @@ class AnswerLog:
             SubmissionError: if a field is out of range, or another answer has this client_id.
         """
         with self.db.transaction():
-            known = self._known(client_id, {"labeller": labeller, "supersedes": seq})
+            known = self._known(client_id, choice, {"labeller": labeller, "supersedes": seq})
             if known is not None:
                 return known
             rows = self.history(labeller, before_seq=seq + 1, limit=1)
@@ -173,7 +173,7 @@ class AnswerLog:
         answered = f"SELECT 1 FROM answer WHERE {who} AND answered_at > ? AND {IS_GIVEN_HERE} LIMIT 1"
         return bool(self.db.read(answered, (labeller, time)))
 
-    def _known(self, client_id: str, about: Mapping[str, object]) -> Receipt | None:
+    def _known(self, client_id: str, choice: Side, about: Mapping[str, object]) -> Receipt | None:
         """Returns the outcome of an earlier submission with this id; None if there was none.
 
         Raises:
@@ -183,7 +183,7 @@ class AnswerLog:
         row = self._row("client_id = ?", (client_id,))
         if row is None:
             return None
-        if any(row[name] != value for name, value in about.items()):
+        if _shown(row) != choice or any(row[name] != value for name, value in about.items()):
             raise SubmissionError(f"client_id {client_id} is that of another answer; make a new one for each.")
         return Receipt("known", row["seq"], _shown(row))
 

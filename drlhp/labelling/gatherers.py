@@ -27,6 +27,7 @@ log = logging.getLogger("run")
 
 ANSWERS_PER_COMMIT = 64
 PEOPLE_AHEAD = 24  # enough for several people, whose pages fetch the next pairs early
+PRINT_SECONDS = 10.0  # between two lines about what a teacher that has no screen does or waits for
 TELL_SECONDS = 2.0  # between two equal heartbeats, because each is written to disk
 
 
@@ -183,7 +184,7 @@ class TeacherGatherer(QueueGatherer):
         super().__init__(db, "label")
         self.teacher, self.labeller, self.seed = teacher, labeller, seed
         self.lease: Lease | None = None
-        self._claim_at = 0.0
+        self._claim_at, self._printed_at = 0.0, time.monotonic()
 
     def drain(self) -> list[Answered]:
         now = time.monotonic()
@@ -211,6 +212,9 @@ class TeacherGatherer(QueueGatherer):
         """Reports progress from the current state: others may have answered or withdrawn questions meanwhile."""
         self._look()
         super().tell(status, state)
+        if time.monotonic() >= self._printed_at + PRINT_SECONDS:  # the teacher has no screen that shows it
+            self._printed_at = time.monotonic()
+            print(status, flush=True)
 
     def close(self) -> None:
         """Gives back a pair that it could not judge."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -10,15 +11,16 @@ import reprlib
 import statistics
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.errors import UserError
+from drlhp.runtime.pulse import doing
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class FunctionRewards:
     def __call__(self, segment: Segment) -> np.ndarray:
         """Returns float64, () or (T,). Raises UserError if the function fails or returns something else."""
         try:
-            value = self.function(_read_only(segment))
+            with doing(f"an answer of the teacher {self.name}", foreign=True), no_exit():
+                value = self.function(_read_only(segment))
             array = np.asarray(value)
         except (Exception, SystemExit) as error:
             raise UserError(f"the teacher {self.name} failed with {_first_line(error)}; fix it.") from error
@@ -102,6 +105,23 @@ class FunctionRewards:
         if not np.isfinite(array).all():
             raise UserError(f"the teacher {self.name} returned NaN or infinity; it must return finite numbers.")
         return array.astype(np.float64)
+
+
+@contextlib.contextmanager
+def no_exit() -> Iterator[None]:
+    """Lets `os._exit` raise SystemExit in the block, because the run would end without a word, as if all were well."""
+    leave, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork, which may leave
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _read_only(segment: Segment) -> Segment:

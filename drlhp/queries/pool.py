@@ -14,6 +14,7 @@ from drlhp.runtime.channels import drain
 
 TAKEN_AT_ONCE = 64  # segments, so that people are not kept waiting
 UNTRAINED_KEPT = 100  # segments from before the training that stay in the pool when it begins
+IN_VAIN = 200  # segments in a row without a new pair after which none is expected; a pool's worth if that is more
 
 
 class Pool(deque[Candidate]):
@@ -22,6 +23,7 @@ class Pool(deque[Candidate]):
     def __init__(self, candidates: Iterable[Candidate] = (), maxlen: int | None = None) -> None:
         super().__init__(candidates, maxlen)
         self.asked_about = set[str]()
+        self.in_vain = 0  # segments taken since the last new pair, or since none was wanted
 
     @property
     def is_full(self) -> bool:
@@ -37,7 +39,18 @@ class Pool(deque[Candidate]):
         """Moves candidates from a queue to the pool, without waiting; returns False if there was none."""
         taken = drain(queue, limit=TAKEN_AT_ONCE)
         self.extend(taken)
+        self.in_vain += len(taken)
         return bool(taken)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Returns whether so many segments have made no new pair that later ones will not either."""
+        return self.in_vain >= max(IN_VAIN, self.maxlen or 0)
+
+    @property
+    def n_different(self) -> int:
+        """Returns how many segments it holds that differ from each other."""
+        return len({one.segment.id for one in self})
 
     def unseen(self) -> list[Candidate]:
         """Returns the candidates that were not asked about."""

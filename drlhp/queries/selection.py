@@ -192,7 +192,10 @@ class DrawnQueries:
         """Returns up to n comparisons, with their sides chosen at random."""
         if len(pool) < 2:
             return []
-        return [pair for _ in range(n) if (pair := self._next(pool, initial=initial)) is not None]
+        found = (self._next(pool, initial=initial) for _ in range(n))
+        return [
+            pair for pair in itertools.takewhile(bool, found) if pair
+        ]  # once one search fails, the others would too
 
     def learn(self, answered: Iterable[Answered]) -> None: ...
 

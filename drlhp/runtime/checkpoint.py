@@ -106,7 +106,9 @@ def read(path: Path) -> dict[str, Any]:
         try:
             state = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # torch's errors for damaged input have no common base class.
-            raise CheckpointError(f"{path} is damaged or no checkpoint of ours; use an older one beside it.") from error
+            raise CheckpointError(
+                f"{path} is damaged or no checkpoint of ours; move it away, and an older one beside it is used."
+            ) from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int) or not {"kind", "env_id"} <= set(state):
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")
     if state["format"] > FORMAT:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drlhp.errors import naming
+
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -42,10 +44,12 @@ class Curves:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
             self._writer = SummaryWriter(str(self.folder))
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        with naming(self.folder):
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Writes what is still in memory to the disk."""
         if self._writer is not None:
-            self._writer.close()
+            with naming(self.folder):
+                self._writer.close()

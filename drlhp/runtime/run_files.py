@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from drlhp.errors import UserError
+from drlhp.errors import UserError, naming
 from drlhp.runtime.regular_files import open_regular
 
 POLICIES = ("deterministic", "sampled")  # an evaluation plays both, and writes a row for each
@@ -46,6 +47,21 @@ class RunFile:
         except (KeyError, ValueError, csv.Error) as error:
             raise UserError(f"{path} is damaged; move it away, and the run goes on with a new one.") from error
         return rows
+
+    def cut(self, folder: Path, column: str, beyond: float) -> None:
+        """Removes the rows from the first one on whose number exceeds this, because what they tell is lost.
+
+        Needs no room on the disk.
+        """
+        path, names, at = folder / self.name, list[str](), 0
+        if not path.exists():
+            return
+        for line in path.read_bytes().splitlines(keepends=True):
+            cells = next(csv.reader([line.decode(errors="replace")]), [])
+            if as_number(dict(zip(names, cells, strict=False)).get(column, "")) > beyond:
+                os.truncate(path, at)
+                return
+            names, at = names or cells, at + len(line)
 
     def open(self, folder: Path) -> RowWriter:
         """Opens a run folder's table to add rows to it; the caller closes it."""
@@ -88,19 +104,22 @@ class RowWriter:
     """
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        with path.open("ab+") as whole:
+        self._path = path
+        with naming(path), path.open("ab+") as whole:
             whole.seek(0)
             whole.truncate(whole.read().rfind(b"\n") + 1)
         self._file: TextIO = path.open("a", newline="")
         self._csv = csv.DictWriter(self._file, columns, restval="", extrasaction="ignore")
         if not path.stat().st_size:
-            self._csv.writeheader()
-            self._file.flush()
+            with naming(path):
+                self._csv.writeheader()
+                self._file.flush()
 
     def append(self, row: Mapping[str, float | str]) -> None:
         """Writes the columns that the row has, and leaves the others empty; numbers get four decimals at most."""
-        self._csv.writerow({column: _rounded(value) for column, value in row.items()})
-        self._file.flush()
+        with naming(self._path):
+            self._csv.writerow({column: _rounded(value) for column, value in row.items()})
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file; may be called twice."""

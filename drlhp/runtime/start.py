@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import signal
 import tempfile
+import warnings
+from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 
+from drlhp.runtime.pulse import Patience, here
+
 Context = SpawnContext | ForkServerContext
 LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
+WARNINGS = "PYTHONWARNINGS"  # of a new Python's environment: which warnings it does not print
 LONGEST_TMPDIR = 70  # a socket's path has 103 characters at most, of which 32 are multiprocessing's
 
 
@@ -34,14 +40,52 @@ def start_context(method: str | None = None) -> Context:
     return context
 
 
+@contextlib.contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Lets what is started in the block say nothing of multiprocessing's tracker: what it has freed, or its end.
+
+    What a killed tracker was told to watch, its successor does not know, and would print a traceback for each.
+    """
+    warnings.filterwarnings("ignore", "resource_tracker:", UserWarning)
+    tracker: Any
+    tracker, unregister = multiprocessing.resource_tracker, multiprocessing.resource_tracker.unregister
+    known = tracker._resource_tracker
+
+    def unregister_if_known(name: str, kind: str) -> None:
+        if known._check_alive():
+            unregister(name, kind)
+
+    tracker.unregister = unregister_if_known
+    before = os.environ.get(WARNINGS)
+    os.environ[WARNINGS] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[WARNINGS]
+        else:
+            os.environ[WARNINGS] = before
+
+
 def warm_up() -> None:
-    """Starts the server now, so that it imports the libraries while this process does the same."""
+    """Starts the server now, so that it imports the libraries while this process does the same.
+
+    From now on this process says what it does if that takes long; first of all these imports, until it does more.
+    """
+    Patience(lambda sentence: print(sentence, flush=True), {"": here()})
+    here().begin("the import of PyTorch and Gymnasium")
     if start_context().get_start_method() == "forkserver":
         # The server and the tracker inherit the blocked signals. A closing terminal and `timeout` signal them too, but
         # the run needs them to its end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
-        multiprocessing.resource_tracker.ensure_running()  # first, because it unblocks SIGINT and SIGTERM
-        # The terminal sends Ctrl-C to the server too, which would print a traceback of its imports.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        multiprocessing.forkserver.ensure_running()
+        with _quiet_tracker():
+            multiprocessing.resource_tracker.ensure_running()  # first, because it unblocks SIGINT and SIGTERM
+            # The terminal sends Ctrl-C to the server too, which would print a traceback of its imports.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            multiprocessing.forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+
+
+def warmed_up() -> None:
+    """Notes that the imports of this process are done."""
+    here().begin("")

@@ -17,6 +17,7 @@ from drlhp.networks.device import CPU, use_threads
 from drlhp.runtime.channels import Channels, Report
 from drlhp.runtime.curves import Curves
 from drlhp.runtime.machine import n_cores
+from drlhp.runtime.pulse import doing
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.training.checkpoints import PART, Checkpoints
 from drlhp.training.labels import LabelSet
@@ -202,8 +203,9 @@ class Trainer:
 
     def _train_batch(self, pairs: list[TrainingPair]) -> None:
         """Takes one optimiser step, and counts it."""
-        batch = self.learner.decoded(pairs, crop_steps=self.config.crop_steps)
-        with self.channels.turns.trainer():
+        with doing("the decoding of a batch"):
+            batch = self.learner.decoded(pairs, crop_steps=self.config.crop_steps)
+        with doing("a batch of labels"), self.channels.turns.trainer():
             learned = self.learner.learn(batch, self.labels.weights_of(pairs))
         self.channels.trained_batches.value = self.learner.batches
         self.learner.adapt_l2(self.measurements.validation.loss)
@@ -340,7 +342,8 @@ def run_trainer(channels: Channels, spec: TrainerSpec) -> None:
         while not channels.stop.is_set() and not trainer.finished:
             if trainer.pretrained:
                 use_threads(spec.n_threads)
-            if not trainer.step():
-                channels.stop.wait(0.02)
+            with doing("a step of the training"):
+                if not trainer.step():
+                    channels.stop.wait(0.02)
     finally:
         trainer.close()

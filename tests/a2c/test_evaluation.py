@@ -377,6 +377,20 @@ def test_a_pretrained_predictor_is_not_said_to_be_pretrained_still(tmp_path: Pat
     shown.close()
 
 
+def test_a_resumed_runs_curve_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """The rows after it are about steps that the weights have not learned from."""
+    values = {"max_steps": 100, "training": 1, "steps_per_second": 9, "episode_return": 1.0}
+    for steps in ((0, 10, 20, 30), (12, 22)):
+        shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
+        shown._start -= 1  # a second goes by
+        for step in steps:
+            shown.update(Report("a2c", {**values, "steps": step}), labels=5)
+        shown.close()
+    rows = PROGRESS.read(tmp_path)
+    assert [row["steps"] for row in rows] == ["0", "10", "12", "22"]
+    assert [float(row["seconds"]) for row in rows] == sorted(float(row["seconds"]) for row in rows)
+
+
 def test_segments_that_are_gathered_alone_are_counted_in_the_line(tmp_path: Path) -> None:
     shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
     shown.show(0, "3/9")
@@ -411,7 +425,7 @@ def test_a_row_that_a_full_disk_has_no_room_for_is_told_once(tmp_path: Path) -> 
         with pytest.raises(OSError) as failure:
             shown.update(Report("a2c", {"steps": 1, "max_steps": 9, "episode_return": 5.0}), labels=0)
         shown.close()
-    assert re.fullmatch(r"cannot use a file \(.+\): free some space on its disk\.", told(failure.value))
+    assert re.fullmatch(r"cannot use .+progress\.csv \(.+\): free some space on its disk\.", told(failure.value))
 
 
 def test_a_row_that_a_full_disk_has_cut_is_no_part_of_the_next(tmp_path: Path) -> None:

@@ -394,6 +394,11 @@ def test_first_episodes_are_no_longer_than_whole_ones() -> None:
         ("gather_initial_prefs", ["--n_initial_rounds", "2"], "leave it out here"),
         (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
         (TRAIN, ["--demonstrations", "a.npz", "--policy_reset_million_timesteps", "1"], "forget the --demonstrations"),
+        (
+            TRAIN,
+            ["--explore_million_timesteps", "0.99", "--million_timesteps", "0.0006"],
+            "not exceed the 0.0006 million",
+        ),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(mode: str, flags: list[str], reason: str) -> None:

@@ -26,9 +26,10 @@ import uvicorn
 from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http import h11_impl
 
 from drlhp.label_server import Address, requests, security
-from drlhp.label_server.app import LabelApp
+from drlhp.label_server.app import LOG_BYTES, LabelApp, shorten
 from drlhp.label_server.clips import Clips, encode_sheet, fitted
 from drlhp.label_server.schema import ROUTES, problem
 from drlhp.label_server.security import Attempts, Sessions, TimedProtocol, host_allowed, own_names, run_token
@@ -390,6 +391,44 @@ def test_an_invitation_is_for_one_name(server: Server) -> None:
     assert guest.get("/api/me")[1]["labeller"] == "Ann"
     assert guest.post("/api/name", {"labeller": "Bob"})[0] == 403
     assert guest.post("/api/invite", {"labeller": "Bob"})[0] == 403
+
+
+def test_a_guest_exports_every_answer_but_only_their_own_notes(server: Server) -> None:
+    owner, guest = server.client("noting owner"), server.anonymous()
+    token = owner.post("/api/invite", {"labeller": "noting guest"})[1]["token"]
+    guest.post("/api/login", {"token": token, "labeller": "noting guest"})
+    owner.answer(owner.next()[0], "left", "noting-1", note="for me")
+    guest.answer(guest.next()[0], "left", "noting-2", note="for you")
+    notes = []
+    for client in (owner, guest):
+        rows = [json.loads(line) for line in client.request("GET", "/api/export")[1].splitlines()]
+        notes.append({row["labeller"]: row["note"] for row in rows if row["labeller"].startswith("noting")})
+    assert notes[0] == {"noting owner": "for me", "noting guest": "for you"}
+    assert notes[1] == {"noting owner": "", "noting guest": "for you"}
+
+
+def test_who_comes_when_too_many_are_connected_is_refused_in_json() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(h11_impl.service_unavailable({"type": "http"}, None, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 503 and (b"content-type", b"application/json") in sent[0]["headers"]
+    assert json.loads(sent[1]["body"]) == {"error": "too many are connected; try again"}
+
+
+def test_the_servers_log_keeps_its_newest_part(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    shorten(log)
+    with log.open("ab", buffering=0) as file:
+        file.write(b"old\n" * (LOG_BYTES // 4))
+        shorten(log)
+        assert log.stat().st_size == LOG_BYTES
+        file.write(b"new\n")
+        shorten(log)
+        file.write(b"newest\n")
+    assert log.stat().st_size == LOG_BYTES // 2 + 7 and log.read_bytes().endswith(b"old\nnew\nnewest\n")
 
 
 def test_nobody_takes_a_name_by_which_somebody_is_there(server: Server) -> None:

@@ -315,13 +315,19 @@ def test_a_client_id_that_is_used_again_for_something_else_is_refused_and_not_ta
     mine, other = queue.claim("me", 2)
     (theirs,) = queue.claim("you")
     first = queue.answers.add(submission(mine, client_id="1"))
-    for again in (submission(other, client_id="1"), submission(theirs, labeller="you", client_id="1")):
+    for again in (
+        submission(other, client_id="1"),
+        submission(theirs, labeller="you", client_id="1"),
+        submission(mine, "right", client_id="1"),
+    ):
         with pytest.raises(SubmissionError, match="that of another answer"):
             queue.answers.add(again)
     with pytest.raises(SubmissionError, match="that of another answer"):
         queue.answers.edit("1", "me", first.seq, "right")
     changed = queue.answers.edit("2", "me", first.seq, "right")
     assert changed is not None and queue.answers.edit("2", "me", first.seq, "right") == replace(changed, status="known")
+    with pytest.raises(SubmissionError, match="that of another answer"):
+        queue.answers.edit("2", "me", first.seq, "equal")
     assert queue.answers.add(submission(mine, client_id="1")) == replace(first, status="known"), "sent once more"
 
 

@@ -56,6 +56,21 @@ def test_a_file_of_something_else_is_said_to_be_damaged(content: bytes, table: R
     table.read(tmp_path)  # for a report
 
 
+def test_rows_about_steps_that_are_lost_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    PROGRESS.cut(tmp_path, "steps", 10)  # there is no file yet
+    with closing(PROGRESS.open(tmp_path)) as rows:
+        for steps in (0, 10, 20):
+            rows.append({"steps": steps})
+        with (tmp_path / PROGRESS.name).open("a") as file:
+            file.write("2.5,2\n")  # what a crash has left
+        rows.append({"steps": 30})
+        for beyond, left in ((40, ["0", "10", "20", "30"]), (20, ["0", "10", "20"]), (15, ["0", "10"])):
+            PROGRESS.cut(tmp_path, "steps", beyond)
+            assert [row["steps"] for row in PROGRESS.read(tmp_path)] == left
+        rows.append({"steps": 18})
+    assert [row["steps"] for row in PROGRESS.read(tmp_path)] == ["0", "10", "18"]
+
+
 def test_a_run_from_before_a_column_goes_on_without_it(tmp_path: Path) -> None:
     before = PROGRESS.columns[: PROGRESS.columns.index("validation_loss")]
     (tmp_path / PROGRESS.name).write_text(",".join(before) + "\n")

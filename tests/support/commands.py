@@ -126,6 +126,11 @@ def progress(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def without_waits(text: str) -> str:
+    """Output without what a busy machine makes a program say about what it waits for."""
+    return "".join(line for line in text.splitlines(keepends=True) if "Still waiting" not in line)
+
+
 def one_sentence(text: str) -> str:
     """The message of a failed command: one line from the program's name to one full stop, and no traceback."""
     assert "Traceback" not in text, text
