@@ -32,8 +32,9 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     game and the chance that an action is repeated (0.25 for v0 and v5, 0 for v4). `info.blank_areas` are 0 in
     observations.
 
-    The frames for people come from a second emulator of each watched environment that is given the same seeds
-    and actions and shows colour; RuntimeError if the two ever differ.
+    The frames for people come from a second emulator of each watched environment that is given the same seeds and
+    actions and shows colour; RuntimeError if the two ever differ. It plays frame by frame. People see the maximum of
+    all four, because some games draw each object in one frame of four only (`benchmarks/learning/flicker.py`).
     """
 
     def __init__(self, info: EnvInfo, n_envs: int, seed: int, n_watched: int = 0, n_threads: int = 0) -> None:
@@ -47,19 +48,19 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
             "max_num_frames_per_episode": info.max_episode_frames,
             "num_threads": n_threads,
             "autoreset_mode": self.metadata["autoreset_mode"],
-            "frameskip": info.frame_skip,
             "noop_max": MAX_NOOPS,
             "episodic_life": False,
             "reward_clipping": False,
         }
-        self._emulators = AtariVectorEnv(num_envs=n_envs, img_height=height, img_width=width, stack_num=stack, **game)
-        self._colour: AtariVectorEnv | None = None
-        self._colour_frames = np.zeros((0, *ATARI_SCREEN, 3), np.uint8)
-        if n_watched:
-            rows, columns = ATARI_SCREEN
-            self._colour = AtariVectorEnv(
-                num_envs=n_watched, img_height=rows, img_width=columns, stack_num=1, grayscale=False, **game
-            )
+        self._emulators = AtariVectorEnv(
+            num_envs=n_envs, img_height=height, img_width=width, stack_num=stack, frameskip=info.frame_skip, **game
+        )
+        rows, columns = ATARI_SCREEN
+        raw: dict[str, Any] = {"frameskip": 1, "maxpool": False, "stack_num": 1, "grayscale": False}
+        raw |= {"img_height": rows, "img_width": columns, "num_envs": 1, "num_threads": 1}
+        self._colour = [AtariVectorEnv(**game | raw) for _ in range(n_watched)]
+        self._colour_frames = np.zeros((n_watched, *ATARI_SCREEN, 3), np.uint8)
+        self._colour_ended = np.zeros(n_watched, np.bool_)  # so the next step resets
         self._blank = blank_cells(info)
 
     def reset(
@@ -70,8 +71,10 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
         if seed is not None:
             seed %= SEED_LIMIT - self.num_envs  # environment i gets seed + i
         obs, info = self._emulators.reset(seed=seed)
-        if self._colour is not None:
-            self._colour_frames = self._colour.reset(seed=seed)[0][:, 0]
+        self._colour_frames = np.empty_like(self._colour_frames)  # callers may hold the last ones
+        for i, emulator in enumerate(self._colour):
+            self._colour_frames[i] = emulator.reset(seed=None if seed is None else seed + i)[0][0, 0]
+        self._colour_ended[:] = False
         return self._blanked(obs), info
 
     def step(
@@ -84,20 +87,18 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
     def send(self, actions: NDArray[np.int64]) -> None:
         """Begins an agent step in every environment."""
         self._emulators.send(actions)
-        if self._colour is not None:
-            self._colour.send(actions[: self.n_watched])
+        self._sent = actions
 
     def recv(
         self,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Waits for the end of the step, and returns its results."""
+        self._colour_frames = np.empty_like(self._colour_frames)
+        twins = [self._play_frames(i) for i in range(self.n_watched)]  # while the emulators are at work
         obs, rewards, terminated, truncated, info = self._emulators.recv()
-        if self._colour is not None:
-            frames, *twins, _ = self._colour.recv()
-            self._colour_frames = frames[:, 0]
-            for ours, twin in zip((rewards, terminated, truncated), twins, strict=True):
-                if not np.array_equal(ours[: self.n_watched], twin):
-                    raise RuntimeError("The colour emulators no longer play the same game: report this as a bug.")
+        for ours, twin in zip(zip(rewards, terminated, truncated, strict=True), twins, strict=False):
+            if ours != twin:
+                raise RuntimeError("The colour emulators no longer play the same game: report this as a bug.")
         return self._blanked(obs), rewards.astype(np.float32), terminated, truncated, info
 
     def watch(self) -> NDArray[np.uint8]:
@@ -106,9 +107,22 @@ class AtariPreferenceVecEnv(PreferenceVecEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stops the emulators."""
-        self._emulators.close()
-        if self._colour is not None:
-            self._colour.close()
+        for emulator in (self._emulators, *self._colour):
+            emulator.close()
+
+    def _play_frames(self, i: int) -> tuple[float, bool, bool]:
+        """Plays one agent step of a colour emulator; returns its reward and whether the game has ended or was cut."""
+        assert self._sent is not None
+        total, frames = 0.0, []
+        for _ in range(1 if self._colour_ended[i] else self.info.frame_skip):
+            (frame,), (reward,), (terminated,), (truncated,), _ = self._colour[i].step(self._sent[i : i + 1])
+            frames.append(frame[-1])
+            total += float(reward)
+            if terminated or truncated:
+                break
+        self._colour_frames[i] = np.max(frames, axis=0)
+        self._colour_ended[i] = terminated or truncated
+        return total, bool(terminated), bool(truncated)
 
     def _blanked(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
         for rows, columns in self._blank:

@@ -36,6 +36,14 @@ def test_a_run_that_is_not_there_is_said_in_a_sentence(line: tuple[str, ...], tm
     assert result.stderr.startswith(f"{line[0]}.py: ")
 
 
+def test_objects_that_networks_never_see_are_told_from_what_moves() -> None:
+    command = [sys.executable, "-m", "benchmarks.learning.flicker", "pacman", "pong", "--steps", "150"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (first, hidden), (last, none) = (line.split() for line in result.stdout.splitlines())
+    assert (first, last, none) == ("pacman", "pong", "0.0%") and float(hidden.rstrip("%")) > 10
+
+
 def test_eight_people_are_never_asked_about_the_same_pair() -> None:
     command = [sys.executable, "-m", "benchmarks.speed.labelling", "--quick", "--only", "people"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
