@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 
 from drlhp.errors import reason_of
+from drlhp.runtime.pulse import doing
 
 from .bodies import TASKS
 from .generic import build_env
@@ -47,7 +48,8 @@ def check_env(env_id: str) -> None:
 def _told(env_id: str, what: str, method: Any, *args: Any, **kwargs: Any) -> Any:
     """Returns what a method of an environment does; raises EnvError with the message of whatever it raises."""
     try:
-        return method(*args, **kwargs)
+        with doing(f"a {what} of {env_id}", foreign=True):
+            return method(*args, **kwargs)
     except EnvError:
         raise
     except gymnasium.error.ResetNeeded as error:

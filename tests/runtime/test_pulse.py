@@ -9,6 +9,8 @@ import pytest
 
 from drlhp.runtime import pulse
 from drlhp.runtime.pulse import Patience, Pulse, doing, here
+from envs import EnvError, check_env
+from tests.support.faulty import Cycle
 
 PATIENCE = 60.0
 
@@ -49,6 +51,14 @@ def test_only_the_main_thread_is_waited_for() -> None:
     thread.start()
     thread.join()
     assert seen == [""]
+
+
+def test_the_check_before_a_run_notes_what_it_does_in_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(Cycle, "step", lambda self, action: seen.append((here().what, here().foreign)))
+    with pytest.raises(EnvError):
+        check_env("tests.support.faulty:Same-v0")
+    assert seen == [("a step of tests.support.faulty:Same-v0", True)]
 
 
 def test_a_description_that_is_too_long_is_cut() -> None:
