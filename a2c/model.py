@@ -262,7 +262,7 @@ class Policy(nn.Module):
     def observe(self, observations: np.ndarray) -> None:
         """Adds observations to the statistics that normalise them; of pixels (N, C, H, W), the newest frames.
 
-        With them the policy learns Pong from a third of the steps (`readers.PixelReader`). Statistics of pixels stay
+        They bring out what moves in front of what never changes (`readers.PixelReader`). Statistics of pixels stay
         as they are after the first `PIXEL_STEPS`; those of vectors follow the policy to wherever it gets.
         """
         of_pixels = isinstance(self.body, networks.NatureCNN)

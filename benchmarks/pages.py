@@ -1,11 +1,11 @@
-"""The places in README.md and docs/ for tables that are made of results."""
+"""The places in README.md, docs/ and results/README.md for tables that are made of results."""
 
 from __future__ import annotations
 
 from benchmarks import ROOT
 from drlhp.errors import UserError
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
 PICTURES = ROOT / "docs" / "pictures"
 
 

@@ -152,7 +152,10 @@ def short_revision(revision: str) -> str:
 
 
 def git_revision() -> str:
-    """Returns the checked-out commit, with `+changes` if the tree differs from it; `unknown` outside a clone."""
+    """Returns the checked-out commit, with `+changes` if the tree differs from it; `unknown` outside a clone.
+
+    Recorded results do not count: the next run of the same code would be marked because of the last one.
+    """
     root = Path(__file__).parent
     try:
         revision = subprocess.run(
@@ -160,7 +163,10 @@ def git_revision() -> str:
         ).stdout.strip()
         changes = subprocess.run(
             # The option keeps git from locking the index, which would disturb a commit at the same time.
-            ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain", "-uno"],
+            [
+                *("git", "-C", str(root), "--no-optional-locks", "status", "--porcelain", "-uno"),
+                *("--", ":/", ":(top,exclude)results"),
+            ],
             capture_output=True,
             text=True,
             check=True,

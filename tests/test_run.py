@@ -568,3 +568,19 @@ def test_a_run_leaves_the_repository_alone(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
     assert re.fullmatch("[0-9a-f]{40}", run_folder.git_revision())
     assert index.read_bytes() == before
+
+
+def test_recorded_results_are_no_change_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the second of two runs that are recorded one by one would have `+changes`."""
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    code, result = tmp_path / "commands" / "run_folder.py", tmp_path / "results" / "pong" / "runs.json"
+    for file in (code, result):
+        file.parent.mkdir(parents=True)
+        file.write_text("before")
+    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "a")):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(run_folder, "__file__", str(code))
+    result.write_text("after")
+    assert "+" not in run_folder.git_revision()
+    code.write_text("after")
+    assert run_folder.git_revision().endswith("+changes")

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from a2c.config import Algo
 from benchmarks import ROOT
-from benchmarks.learning.evidence import MOVING_DOT
 from benchmarks.speed.parts import PONG, Reading, reading, scratch_folder
-from commands.experiments import EXPERIMENTS
+from commands.experiments import EXPERIMENTS, MOVING_DOT
 from drlhp.errors import UserError
 from drlhp.runtime.run_files import PROGRESS
 from pref_db import PrefDB

@@ -337,7 +337,7 @@ def docs() -> None:
         lines.append(f"| {' | '.join(cells)} |")
     if COMPARED.exists():
         lines += ["", *compared()]
-    write_between(ROOT / "docs" / "wrapper.md", "measured", "\n".join(lines))
+    write_between("measured", "\n".join(lines))
 
 
 def main() -> None:

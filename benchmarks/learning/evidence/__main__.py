@@ -1,0 +1,31 @@
+"""Records runs in results/, and writes the tables of the pages.
+
+python run.py reproduce moving-dot --seeds 5
+python -m benchmarks.learning.evidence record moving-dot runs/moving-dot-seed*   # adds or replaces these seeds
+python -m benchmarks.learning.evidence pages             # the tables in README.md, docs/ and results/README.md
+"""
+
+from __future__ import annotations
+
+import sys
+
+import tyro
+
+from benchmarks.learning.evidence.record import record
+from benchmarks.pages import write_between
+from drlhp.errors import USER_ERRORS, told
+
+
+def pages() -> None:
+    """Writes the tables of results/ into README.md, docs/ and results/README.md."""
+    from benchmarks.learning.evidence.tables import texts  # slow to import
+
+    for mark, text in texts().items():
+        write_between(mark, text)
+
+
+if __name__ == "__main__":
+    try:
+        tyro.extras.subcommand_cli_from_dict({"record": record, "pages": pages}, use_underscores=True)
+    except USER_ERRORS as error:
+        sys.exit(f"evidence.py: {told(error)}")

@@ -1,0 +1,255 @@
+"""Makes the tables of the pages from results/: of experiments, of labels beside the true reward, of superseded runs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.learning.evidence.estimates import improvement, interval, iqm
+from benchmarks.learning.evidence.runs_table import by_run, table
+from benchmarks.learning.evidence.store import RESULTS, Run, recorded
+from commands.experiments import BODIES_LABELS
+from commands.report.references import SUM_OF_A_TRAINING, Reference, references
+from drlhp.runtime.run_files import POLICIES
+
+FEWEST_FOR_A_RATIO = 5  # seeds; with fewer, one seed decides the ratio
+ACTIONS = dict(zip(POLICIES, ("most likely", "sampled"), strict=True))
+HEADLINES = {
+    "moving-dot-100": "Moving dot",
+    "pong-3.3k": "Pong",
+    "enduro-as-people": "Enduro, judged as people do",
+    "walker-700": "Walker",
+}
+# Experiments on labels, and the one on the true reward to compare each with.
+BODIES_PAIRS = {f"{task.lower()}-{n_labels}": f"{task.lower()}-true" for task, n_labels in BODIES_LABELS.items()}
+ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
+
+Runs = dict[int, Run]  # of an experiment, by seed
+
+
+def texts(results: Path = RESULTS) -> dict[str, str]:
+    """Returns every table by the mark of its place in the pages."""
+    found = recorded(results)
+    kinds: dict[str, dict[str, Runs]] = {"atari": {}, "bodies": {}, "gymnasium": {}, "circus": {}}
+    for name, runs in found.items():
+        kinds[kind_of(name)][name] = runs
+    return {
+        "headlines": headlines(found),
+        **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items()},
+        "pairs-atari": pairs_table(found, ATARI_PAIRS),
+        "pairs-bodies": pairs_table(found, BODIES_PAIRS),
+        "sums": sums_table(found),
+        "superseded": superseded_table(results / "superseded.csv"),
+        "runs": by_run(found),
+    }
+
+
+def kind_of(name: str) -> str:
+    """Returns the kind of an experiment's task: atari (with the moving dot), bodies, gymnasium or circus."""
+    if name.startswith("circus-"):
+        return "circus"
+    if name in BODIES_PAIRS or name in BODIES_PAIRS.values():
+        return "bodies"
+    return "gymnasium" if name.endswith(("-v4-true", "-v5-true")) else "atari"
+
+
+def headlines(found: dict[str, Runs]) -> str:
+    """Returns a table of the best-known tasks."""
+    head = ("task", "labels", "agent steps", "seeds", "most likely actions", "sampled actions")
+    rows = []
+    for name, task in HEADLINES.items():
+        for tuned, runs in by_tuning(found.get(name, {})):
+            scores = [_middle_and_range(values(runs, policy)) for policy in POLICIES]
+            seeds = f"{len(runs)}{'' if tuned else ', fresh'}"
+            rows.append((task, *_labels_and_steps(runs), seeds, *scores, _others(runs)))
+    return table((*head, "others, after agent steps"), rows)
+
+
+def experiments_table(found: dict[str, Runs]) -> str:
+    """Returns a table with a row for the seeds of an experiment that settings were tuned on, and one for the others."""
+    head = ["experiment", "n", "seeds", "labels", "agent steps"]
+    for actions in ACTIONS.values():
+        head += [f"{actions} actions: IQM [95 %]", "lowest to highest"]
+    rows = []
+    for name, runs in found.items():
+        for tuned, those in by_tuning(runs):
+            scores = [_estimate(values(those, policy)) for policy in POLICIES]
+            seeds = f"{_seeds(those)}, {'tuned on' if tuned else 'fresh'}"
+            rows.append((name, len(those), seeds, *_labels_and_steps(those), *sum(scores, ()), _others(those)))
+    return table((*head, "others, after agent steps"), rows)
+
+
+PAIRS_HEAD = (
+    *(
+        "on labels",
+        "on the true reward",
+        "actions",
+        "n",
+        "agent steps: labels; true reward",
+        "IQM: labels, true reward",
+    ),
+    *("same seed: labels ahead, labels minus true reward", "P(labels > true reward) [95 %]", "labels / true reward"),
+)
+
+
+def pairs_table(found: dict[str, Runs], pairs: dict[str, str]) -> str:
+    """Returns a table of labels beside the true reward, first of seeds that settings were tuned on, then of fresh ones.
+
+    The last rows of either are means of all tasks, if there is more than one with enough seeds.
+    """
+    return table(PAIRS_HEAD, [row for tuned in (True, False) for row in _pairs(found, pairs, tuned)])
+
+
+def _pairs(found: dict[str, Runs], pairs: dict[str, str], tuned: bool) -> Iterator[tuple[str, ...]]:
+    samples: dict[str, list[list[float]]] = {policy: [] for policy in POLICIES}
+    for learned, true in pairs.items():
+        runs, others = (dict(by_tuning(found.get(name, {}))).get(tuned, {}) for name in (learned, true))
+        for policy in POLICIES if runs and others else ():
+            sample = values(runs, policy), values(others, policy)
+            if min(map(len, sample)) > 1:
+                samples[policy] += sample
+            seeds = f"{len(runs)}, {len(others)}{'' if tuned else ', fresh'}"
+            steps = _same_or_both(_steps(runs), _steps(others))
+            yield learned, true, ACTIONS[policy], seeds, steps, *_comparison(runs, others, policy)
+    for policy, those in samples.items():
+        if len(those) > 2:
+            mean = f"mean of the {len(those) // 2} tasks"
+            yield mean, "", ACTIONS[policy], "", "", "", "", _probability(those), ""
+
+
+def _comparison(runs: Runs, others: Runs, policy: str) -> tuple[str, ...]:
+    first, second = values(runs, policy), values(others, policy)
+    middles = float(iqm(first)), float(iqm(second))
+    both = sorted(runs.keys() & others.keys())
+    gaps = [score(runs[seed], policy) - score(others[seed], policy) for seed in both]
+    ahead = (
+        f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}: {', '.join(f'{gap:+,.1f}' for gap in gaps)}" if gaps else ""
+    )
+    enough = min(len(first), len(second)) >= FEWEST_FOR_A_RATIO and middles[1] > 0
+    ratio = f"{middles[0] / middles[1]:.0%}" if enough else ""
+    return f"{middles[0]:,.1f}, {middles[1]:,.1f}", ahead, _probability([first, second]), ratio
+
+
+def _probability(samples: list[list[float]]) -> str:
+    """Returns how probably labels are ahead, with its interval if there is one."""
+    between = interval(improvement, *samples)
+    return f"{float(improvement(*samples)):.2f}" + (f" [{between[0]:.2f} to {between[1]:.2f}]" if between else "")
+
+
+def sums_table(found: dict[str, Runs]) -> str:
+    """Returns a table of the sums over all of a training, if others report those and no final score."""
+    rows = []
+    for name, runs in found.items():
+        first = next(iter(runs.values()))
+        for other in references(first["settings"]["env_id"]):
+            labels = first["figures"]["labels"]
+            if other.not_comparable == SUM_OF_A_TRAINING and (other.labels == 0) == (labels == 0):
+                sums = ", ".join(f"{run['figures']['true_reward_total']:g}" for run in runs.values())
+                rows.append((name, labels, f"{first['figures']['agent_steps']:,}", sums, _reference(other)))
+    return table(("experiment", "labels", "agent steps", "true reward of the training", "others"), rows)
+
+
+def superseded_table(path: Path) -> str:
+    """Returns a table of superseded.csv with a row for the seeds of a variant."""
+    groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            groups.setdefault((row["experiment"], row["variant"], row["otherwise"]), []).append(row)
+    rows = []
+    for (experiment, variant, otherwise), those in groups.items():
+        steps = _range([int(row["evaluation_steps"] or row["agent_steps"]) for row in those])
+        scores = (
+            ", ".join(f"{float(row[policy]):,.1f}" if row[policy] else "" for row in those) for policy in POLICIES
+        )
+        rows.append((experiment, variant, otherwise, ", ".join(row["seed"] for row in those), steps, *scores))
+    head = (
+        "experiment",
+        "variant",
+        "what was otherwise",
+        "seeds",
+        "agent steps",
+        "most likely actions",
+        "sampled actions",
+    )
+    return table(head, rows)
+
+
+def by_tuning(runs: Runs) -> Iterator[tuple[bool, Runs]]:
+    """Yields the evaluated runs of seeds that settings were tuned on, then those of fresh seeds, if there are any."""
+    for tuned in (True, False):
+        those = {s: run for s, run in runs.items() if run["tuned_on"] == tuned and "evaluation" in run["figures"]}
+        if those:
+            yield tuned, those
+
+
+def score(run: Run, policy: str) -> float:
+    """Returns the mean of a run's last evaluation."""
+    return float(run["figures"]["evaluation"][policy])
+
+
+def values(runs: Runs, policy: str) -> list[float]:
+    """Returns the scores of all seeds."""
+    return [score(run, policy) for run in runs.values()]
+
+
+def _estimate(scores: list[float]) -> tuple[str, str]:
+    """Returns the cells of an IQM with its interval, and of the spread; of one run its score alone."""
+    middle, between = f"{float(iqm(scores)):,.1f}", interval(iqm, scores)
+    if between is None:
+        return middle, ""
+    return f"{middle} [{between[0]:,.1f} to {between[1]:,.1f}]", f"{min(scores):,.1f} to {max(scores):,.1f}"
+
+
+def _middle_and_range(scores: list[float]) -> str:
+    middle = f"{float(iqm(scores)):,.1f}"
+    return middle if len(scores) == 1 else f"{middle} ({min(scores):,.1f} to {max(scores):,.1f})"
+
+
+def _labels_and_steps(runs: Runs) -> tuple[str, str]:
+    """Returns the labels and the agent steps before the evaluations that are reported."""
+    return _range([run["figures"]["evaluation"]["labels"] for run in runs.values()]), _steps(runs)
+
+
+def _steps(runs: Runs) -> str:
+    return _range([run["figures"]["evaluation"]["agent_steps"] for run in runs.values()])
+
+
+def _same_or_both(first: str, second: str) -> str:
+    return first if first == second else f"{first}; {second}"
+
+
+def _seeds(runs: Runs) -> str:
+    seeds = sorted(runs)
+    whole = len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def _others(runs: Runs) -> str:
+    """Returns what others reached with the same kind of reward and half to twice as many labels; "" if nothing is."""
+    run = next(iter(runs.values()))
+    settings, labels = run["settings"], run["figures"]["labels"]
+    teacher = settings.get("prefs.teacher") or ""
+    judges_as_people = teacher == "examples.circus:overtaking"
+    if ":" in teacher and not judges_as_people:
+        return ""  # a trick, of which the environment's reward tells nothing
+    found = [r for r in references(settings["env_id"]) if not r.on_the_way and not r.not_comparable]
+    if labels == 0:
+        found = [r for r in found if r.labels == 0]
+    else:
+        found = [r for r in found if r.labels != 0 and ("synthetic" in r.who) != judges_as_people]
+        found = [r for r in found if r.labels is None or labels / 2 <= r.labels <= labels * 2]
+    found.sort(key=lambda r: (abs((r.labels or labels) - labels), not r.is_target))
+    return _reference(found[0]) if found else ""
+
+
+def _reference(other: Reference) -> str:
+    if other.steps is None:
+        return f"{other.who}: {other.reward:,g}"
+    after = f"{other.steps / 1e6:g}M" if other.steps >= 1e5 else f"{other.steps:,.0f}"
+    return f"{other.who}: {other.reward:,g} ({after})"
+
+
+def _range(numbers: list[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"

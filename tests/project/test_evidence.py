@@ -1,0 +1,156 @@
+"""The recorded results: their folders, their estimates, and that the pages show the tables made of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.learning.evidence import record as recording
+from benchmarks.learning.evidence import store, tables
+from benchmarks.learning.evidence.estimates import improvement, interval, iqm
+from benchmarks.pages import PAGES
+from commands.experiments import EXPERIMENTS
+from commands.report.references import references
+from drlhp.errors import UserError
+from tests.support import ROOT
+from tests.support.commands import here
+
+if not (ROOT / "results").exists():
+    pytest.skip("the source distribution has no results", allow_module_level=True)
+
+HOPPER = ("train_policy_with_original_rewards", "Hopper-v5", "--synchronous", "--device", "cpu")
+BRIEF = ("--million_timesteps", "0.0005", "--n_envs", "2", "--n_steps", "64", "--eval_episodes", "1")
+
+
+def test_iqm_leaves_out_a_quarter_at_either_end() -> None:
+    assert iqm([100.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -50.0]) == pytest.approx(3.5)  # of 2, 3, 4 and 5
+    assert iqm([1.0, 2.0, 6.0]) == pytest.approx(3.0), "a quarter of three is no whole seed"
+
+
+def test_probability_of_improvement_counts_pairs_of_runs() -> None:
+    # Of six pairs the first beats the second in three (3 > 1, 3 > 2, 2 > 1) and ties once (2 = 2).
+    assert improvement([3.0, 2.0, 0.0], [1.0, 2.0]) == pytest.approx(3.5 / 6)
+    assert improvement([1.0, 1.0], [1.0, 1.0]) == pytest.approx(0.5)
+    assert improvement([1.0, 1.0], [0.0, 0.0], [3.0, 2.0, 0.0], [1.0, 2.0]) == pytest.approx((1 + 3.5 / 6) / 2)
+
+
+def test_intervals_are_drawn_within_each_sample() -> None:
+    assert interval(iqm, [7.0]) is None, "one run has no interval"
+    low, high = interval(iqm, [1.0, 2.0, 3.0, 4.0]) or (0, 0)
+    assert 1 <= low < 2.5 < high <= 4
+    assert interval(iqm, [1.0, 2.0, 3.0, 4.0]) == (low, high), "the same results make the same tables"
+    one_always_wins_and_one_always_loses = ([1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+    assert interval(improvement, *one_always_wins_and_one_always_loses) == (0.5, 0.5)
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    """The tables as they are made today."""
+    return tables.texts()
+
+
+MARKS = (
+    *("headlines", "results-atari", "results-bodies", "results-gymnasium", "results-circus"),
+    *("pairs-atari", "pairs-bodies", "sums", "superseded", "runs"),
+)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_the_pages_show_what_was_recorded(mark: str, made: dict[str, str]) -> None:
+    assert between(mark) == made[mark], "`python -m benchmarks.learning.evidence pages` renews them"
+
+
+def between(mark: str) -> str:
+    pages = [page.read_text(encoding="utf-8") for page in PAGES]
+    (page,) = (page for page in pages if f"<!-- {mark} -->" in page)
+    return page.split(f"<!-- {mark} -->\n")[1].split(f"\n<!-- /{mark} -->")[0]
+
+
+def test_each_experiment_has_one_folder_of_three_files() -> None:
+    folders = [path for path in store.RESULTS.iterdir() if path.is_dir()]
+    assert folders and {folder.name for folder in folders} <= set(EXPERIMENTS)
+    for folder in folders:
+        assert {path.name for path in folder.iterdir()} == {"runs.json", "curves.csv", "curves.png"}, folder.name
+        runs, rows = store.read_runs(folder), store.read_rows(folder / "curves.csv")
+        assert {int(row["seed"]) for row in rows} == set(runs)
+        for seed, run in runs.items():  # the figures are those of the curves
+            last = [row for row in rows if row["seed"] == str(seed) and row["policy"] != store.TRAINING][-2:]
+            assert run["figures"]["evaluation"] == recording.last_evaluation(last)
+
+
+def test_superseded_runs_name_their_experiment_and_where_their_curves_are() -> None:
+    with (store.RESULTS / "superseded.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows and {row["experiment"] for row in rows} <= set(EXPERIMENTS)
+    assert all(row["otherwise"] and len(row["curves_at"]) == 40 and row["curves"].endswith(".csv") for row in rows)
+    assert len({row["curves"] for row in rows}) == len(rows)
+
+
+def run(env_id: str, labels: int, sampled: float, *, tuned_on: bool = True) -> dict[str, Any]:
+    evaluation = {"deterministic": sampled + 1, "sampled": sampled, "agent_steps": 900, "labels": labels - labels // 10}
+    figures = {"labels": labels, "agent_steps": 1000, "evaluation": evaluation, "true_reward_total": 1.0}
+    return {"figures": figures, "settings": {"env_id": env_id}, "tuned_on": tuned_on}
+
+
+@pytest.mark.parametrize(("n", "ratio"), [(4, ""), (5, "50%")])
+def test_no_ratio_of_few_seeds(n: int, ratio: str) -> None:
+    found = {"walker-700": {seed: run("Walker-v1", 700, 10.0) for seed in range(n)}}
+    found["walker-true"] = {seed: run("Walker-v1", 0, 20.0) for seed in range(n)}
+    row = cells(tables.pairs_table(found, tables.BODIES_PAIRS))[1]  # of the sampled actions
+    assert row[2] == "sampled" and row[-1] == ratio
+
+
+def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_saw() -> None:
+    runs = {seed: run("Walker-v1", 700, float(seed), tuned_on=seed < 3) for seed in range(5)}
+    tuned, fresh = cells(tables.experiments_table({"walker-700": runs}))
+    assert tuned[:5] == ["walker-700", "3", "0-2, tuned on", "630", "900"]
+    assert fresh[:5] == ["walker-700", "2", "3-4, fresh", "630", "900"]
+    assert tuned[7].startswith("1.0 [") and tuned[8] == "0.0 to 2.0"
+
+
+def test_figures_of_others_are_of_about_as_many_labels_and_say_if_they_are_the_best_of_a_run() -> None:
+    runs = {0: run("EnduroNoFrameskip-v4", 290, 20.0)}
+    runs[0]["settings"]["prefs.teacher"] = "examples.circus:overtaking"
+    assert cells(tables.experiments_table({"enduro-290": runs}))[0][-1] == ""
+    runs[0]["figures"]["labels"] = 5500
+    assert "690" in cells(tables.experiments_table({"enduro-as-people": runs}))[0][-1]
+    assert [r.who for r in references("Hopper-v5") if "Tianshou" in r.who] == ["Tianshou PPO, best of each run"]
+
+
+def cells(table: str) -> list[list[str]]:
+    """The cells of a table, without its head."""
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()[2:]]
+
+
+def test_a_recorded_run_joins_its_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "RESULTS", tmp_path / "results")
+    for seed in ("0", "1"):
+        words = (*HOPPER, *BRIEF, "--seed", seed, "--run_name", f"s{seed}")
+        monkeypatch.setattr(sys, "argv", ["run.py", *words, "--log_dir", str(tmp_path)])  # which the run notes
+        here(tmp_path, *words)
+    recording.record("hopper-v5-true", (tmp_path / "s0", tmp_path / "s1"), tuned_on=True)
+    recording.record("hopper-v5-true", (tmp_path / "s1",), note="again")
+    folder = tmp_path / "results" / "hopper-v5-true"
+    written = json.loads((folder / "runs.json").read_text())
+    assert written["settings"]["policy.n_steps"] == 64 and written["seeds"]["0"]["settings"] == {"run_name": "s0"}
+    assert str(tmp_path) not in (folder / "runs.json").read_text()
+    runs = store.read_runs(folder)
+    assert [(run["tuned_on"], run.get("note")) for run in runs.values()] == [(True, None), (False, "again")]
+    assert runs[1]["settings"]["run_name"] == "s1" and "--seed 1" in runs[1]["command"]
+    rows = store.read_rows(folder / "curves.csv")
+    for seed in ("0", "1"):
+        there, run_folder = [row for row in rows if row["seed"] == seed], tmp_path / f"s{seed}"
+        trained = [row["steps"] for row in there if row["policy"] == store.TRAINING]
+        assert trained == [row["steps"] for row in store.PROGRESS.read(run_folder)]
+        evaluated = [(row["policy"], row["mean"]) for row in there if row["policy"] != store.TRAINING]
+        assert evaluated == [(row["policy"], row["mean"]) for row in store.EVALUATIONS.read(run_folder)]
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match=r"s0 is a run of .*Hopper-v5"):
+        recording.record("walker2d-v5-true", (tmp_path / "s0",))
+    with pytest.raises(UserError, match="no experiment 'hopper'"):
+        recording.record("hopper", (tmp_path / "s0",))
