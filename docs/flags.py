@@ -78,7 +78,7 @@ def choices(config: type, name: str) -> str:
 
 def is_positional(config: type, name: str) -> bool:
     hint = typing.get_type_hints(config, include_extras=True)[name]
-    return tyro.conf.Positional[str].__metadata__[0] in getattr(hint, "__metadata__", ())
+    return typing.get_args(tyro.conf.Positional[str])[1] in typing.get_args(hint)
 
 
 def shown(value: object) -> str:

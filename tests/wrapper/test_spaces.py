@@ -263,7 +263,7 @@ def test_people_see_every_plane_of_a_board() -> None:
         Box(0, 255, (7, 7, 3), np.uint8),  # MiniGrid's codes, as it declares them
         Box(0, 255, (25, 25, 3), np.uint8),
         Box(0, 2**16, (4, 4), np.int64),
-        Box(0, 1, (8, 8, 111), np.bool_),  # a board with too many planes  # type: ignore[arg-type]
+        Box(0, 1, (8, 8, 111), np.bool_),  # type: ignore[arg-type]  # a board with too many planes
     ],
 )
 def test_small_matrices_are_vectors_that_lose_nothing(space: Box) -> None:
