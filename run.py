@@ -97,8 +97,8 @@ class Part(Protocol):
 class Ring:
     """The parts of one run, joined by queues and flags (`Channels`) and by boards with the predictor's weights."""
 
-    def __init__(self, config: RunConfig, path: Path) -> None:
-        self.config, self.path = config, path
+    def __init__(self, config: RunConfig, path: Path, run_id: str = "") -> None:
+        self.config, self.path, self.run_id = config, path, run_id
         self.device = config.torch_device()
         self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
@@ -146,7 +146,7 @@ class Ring:
 
 def store(ring: Ring) -> Finished:
     """Adds the store of labels; on --resume it exists."""
-    ring.channels.n_labels.value = prepare_store(ring.config, ring.store_path)
+    ring.channels.n_labels.value = prepare_store(ring.config, ring.store_path, ring.run_id)
     return lambda: True
 
 
@@ -218,6 +218,7 @@ def learn_reward(ring: Ring) -> Finished:
         rollout_steps=config.policy.n_envs * config.policy.n_steps,
         n_initial_rounds=config.prefs.n_initial_rounds,
         query_board=ring.query_board,
+        run_id=ring.run_id,
     )
     if config.synchronous:
         trainer = Trainer(ring.channels, spec)
@@ -245,6 +246,7 @@ def act(ring: Ring) -> Finished:
         clip_steps=config.prefs.clip_steps,
         end_penalty=config.prefs.teacher_end_penalty,
         device=ring.device,
+        run_id=ring.run_id,
     )
     if config.synchronous:
         worker = PolicyWorker(spec, ring.channels)
@@ -329,7 +331,7 @@ def train(config: RunConfig) -> int:
     check_inputs(config)
     path = config.run_path()
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
-    ring = Ring(config, folder.path)
+    ring = Ring(config, folder.path, folder.run_id)
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)

@@ -31,10 +31,19 @@ class PolicyCheckpoints:
 
     Args:
         folder: the run's `policy` folder.
+        run_id: goes into the checkpoints, which no other run resumes from.
     """
 
-    def __init__(self, folder: Path, env_id: str, config: PolicyConfig, learner: Learner, rewarder: Rewarder | None):
-        self.folder, self.env_id, self.config = folder, env_id, config
+    def __init__(
+        self,
+        folder: Path,
+        env_id: str,
+        config: PolicyConfig,
+        learner: Learner,
+        rewarder: Rewarder | None,
+        run_id: str = "",
+    ) -> None:
+        self.folder, self.env_id, self.config, self.run_id = folder, env_id, config, run_id
         self.learner, self.rewarder = learner, rewarder
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
 
@@ -51,6 +60,7 @@ class PolicyCheckpoints:
             {
                 "kind": "policy",
                 "env_id": self.env_id,
+                "run_id": self.run_id,
                 "network": self.config.policy_network,
                 "algo": self.config.algo,
                 "updates": course.updates,

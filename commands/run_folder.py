@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import uuid
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -55,6 +56,7 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
+        self.run_id = read_run_id(path)
         self._handler = LogFile(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)
@@ -67,6 +69,7 @@ class RunFolder:
             UserError: the folder exists or cannot be made.
         """
         record = {
+            "run_id": uuid.uuid4().hex,
             "config": config,
             "command": sys.argv,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -119,13 +122,14 @@ class RunFolder:
         self._lock.close()
 
 
-def read_record(path: Path) -> Any:
-    """Returns what a run folder's config.json holds. Raises UserError, OSError, and ValueError if it is no JSON."""
-    return json.loads(read_regular(path / "config.json", MAX_CONFIG))
-
-
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the resolved config that a run was started with.
+    """Returns the resolved config that a run was started with; raises what `read_record` does."""
+    config: dict[str, Any] = read_record(path)["config"]
+    return config
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Returns all that config.json holds: the resolved config, and the circumstances of the start.
 
     Raises:
         UserError: the folder is no run folder, or its config.json is damaged.
@@ -135,14 +139,23 @@ def read_config(path: Path) -> dict[str, Any]:
         what = "is no folder" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}; give the folder of an earlier run, such as runs/NAME.")
     try:
-        config = read_record(path)["config"]
+        record = json.loads(read_regular(file, MAX_CONFIG))
+        config = record["config"]
     except FileNotFoundError:
         raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged ({error}); restore it, or start a new run.") from error
     if not isinstance(config, dict):
         raise UserError(f"{file} is damaged (no settings in it); restore it, or start a new run.")
-    return config
+    return dict(record)
+
+
+def read_run_id(path: Path) -> str:
+    """Returns the id of a run, which its store and its checkpoints carry too; "" in a run older than these ids.
+
+    Raises what `read_config` does.
+    """
+    return str(read_record(path).get("run_id", ""))
 
 
 def short_revision(revision: str) -> str:

@@ -33,12 +33,18 @@ class Checkpoints:
         """Whether the newest checkpoint is so old that another is wanted."""
         return time.monotonic() > self._due_at
 
-    def save(self, *, pretrained: bool) -> Path:
-        """Writes a checkpoint, and returns its path."""
+    def save(self, *, pretrained: bool, newest_seq: int) -> Path:
+        """Writes a checkpoint, and returns its path.
+
+        Args:
+            newest_seq: of the answers that the trainer has read.
+        """
         self._due_at = time.monotonic() + checkpoint.MAX_SECONDS
         state = {
             "kind": PART,
             "env_id": self.spec.env_id,
+            "run_id": self.spec.run_id,
+            "newest_seq": newest_seq,
             "config": {name: getattr(self.spec.config, name) for name in ARCHITECTURE},
             "inputs": inputs_as_dict(self.spec.inputs),
             "own_network": self.spec.make_network is not None,

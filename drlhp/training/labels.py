@@ -28,20 +28,20 @@ class LabelSet:
         self.db, self.bell, self.config, self.rng = db, bell, config, rng
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
-        self._last_seq = 0  # the newest answer that was read
+        self.newest_seq = 0  # of the answers that were read
         self._seq_sampled: int | None = None  # the newest label that was sampled; None: no label counts as new yet
 
     def receive(self) -> None:
         """Catches up with the store if the bell has rung; the disk is the truth, so each label counts once."""
-        if self._last_seq and not self.bell.is_set():
+        if self.newest_seq and not self.bell.is_set():
             return
         self.bell.clear()  # before reading: a label that is committed meanwhile rings again
-        for label in self.db.labels(after=self._last_seq):
+        for label in self.db.labels(after=self.newest_seq):
             if label.retracts is not None:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 self.add(label)
-            self._last_seq = max(self._last_seq, label.seq)
+            self.newest_seq = max(self.newest_seq, label.seq)
         for seq in sorted(self.pairs)[: -self.config.label_buffer]:
             del self.pairs[seq]
         if self.config.weigh_labellers:
@@ -95,7 +95,7 @@ class LabelSet:
 
     def treat_next_as_new(self) -> None:
         """Lets the labels that arrive from now on come first in `sample`."""
-        self._seq_sampled = self._last_seq
+        self._seq_sampled = self.newest_seq
 
     def sample(self) -> list[TrainingPair]:
         """Draws a training batch: up to half of it new labels in turn, so that they soon count; the rest at random."""

@@ -85,6 +85,8 @@ class TrainerSpec:
     n_initial_rounds: int = 1
     """Rounds of initial labels; after each, what it has taught goes to `query_board`."""
     query_board: WeightsBoard | None = None
+    run_id: str = ""
+    """Goes into the checkpoints, which no other run resumes from."""
 
 
 class Trainer:
@@ -307,7 +309,7 @@ class Trainer:
     def save(self) -> Path:
         """Writes a checkpoint of the predictor, and returns its path."""
         self._settle()
-        return self.checkpoints.save(pretrained=self.pretrained)
+        return self.checkpoints.save(pretrained=self.pretrained, newest_seq=self.labels.newest_seq)
 
     def _load(self) -> None:
         """Continues from this run's newest checkpoint, or starts from the predictor of another run."""

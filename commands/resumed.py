@@ -1,0 +1,80 @@
+"""Checks what lies in the folder of a run before it is resumed: whether it is the run's own, and all there."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from commands.config import RunConfig, gathers
+from commands.run_folder import read_run_id
+from drlhp.errors import PrefDBError, UserError
+from drlhp.runtime import checkpoint
+from drlhp.runtime.run_files import PROGRESS, as_number
+from pref_db import PrefDB
+
+PARTS = ("policy", "reward_predictor")
+# A run makes these after its store, so the store cannot be missing where one of them is.
+LATER_THAN_THE_STORE = (*PARTS, PROGRESS.name, "evaluations.csv", "events", "prefs.db-wal")
+
+
+def check_resumed(config: RunConfig) -> None:
+    """Raises UserError if the newest checkpoints or the store of a run's folder cannot be those that it wrote."""
+    folder = config.run_path()
+    run_id = read_run_id(folder)
+    states = {part: _own_checkpoint(folder, part, config.env_id, run_id) for part in PARTS}
+    if config.uses_preferences:
+        predictor = states["reward_predictor"]
+        n_labels = _check_store(config, folder, run_id, _answers_seen(folder, predictor))
+        too_few = n_labels is not None and n_labels < 2 and predictor is None
+        if too_few and not gathers(config) and config.mode != "gather_initial_prefs":
+            store = folder / "prefs.db"
+            raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
+
+
+def _own_checkpoint(folder: Path, part: str, env_id: str, run_id: str) -> dict[str, Any] | None:
+    """Returns the newest checkpoint of a part of the run; None if there is none.
+
+    Raises CheckpointError if it cannot be used, or another run wrote it.
+    """
+    if not checkpoint.list_checkpoints(folder / part):
+        return None
+    path = checkpoint.find(folder / part, part)
+    state = checkpoint.load(path, kind=part, env_id=env_id)
+    if state.get("run_id", run_id) != run_id:  # those of older versions have none
+        raise checkpoint.CheckpointError(
+            f"{path} was written by another run; move it away, or start a new run from it (--load_{part}_ckpt_dir)."
+        )
+    return state
+
+
+def _answers_seen(folder: Path, predictor: dict[str, Any] | None) -> int:
+    """Returns the number of an answer that the store must have: the trainer had read it, or the run had counted it."""
+    counted = [as_number(row.get("labels", "")) for row in PROGRESS.read(folder)]
+    in_checkpoint = 0 if predictor is None else predictor.get("newest_seq", 0)  # older ones have none
+    return max([in_checkpoint, *(int(n) for n in counted if 0 < n < 2**53)])  # NaN is not
+
+
+def _check_store(config: RunConfig, folder: Path, run_id: str, answers_seen: int) -> int | None:
+    """Returns the number of labels in a run's store; None if the run was stopped before it had made the store.
+
+    Raises UserError if it is missing, another run's, or has lost answers.
+    """
+    path = folder / "prefs.db"
+    if not path.exists():
+        if any((folder / name).exists() for name in LATER_THAN_THE_STORE):
+            raise UserError(f"{path} is missing, and with it the labels of this run; put it or a copy of it back.")
+        return None
+    with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
+        theirs, ours = (db.env_id, db.segment_length), (config.env_id, config.prefs.clip_steps)
+        if theirs != ours:
+            held, own = (f"{env_id} clips of {steps} steps" for env_id, steps in (theirs, ours))
+            raise PrefDBError(f"{path} holds {held}, not {own}; put back the store of this run.")
+        if db.run_id != run_id:
+            raise PrefDBError(f"{path} is the store of another run; put back the store of this run.")
+        if db.last_seq_given() < answers_seen:
+            raise PrefDBError(
+                f"{path} has lost answers: it ends with number {db.last_seq_given()}, and this run has seen number "
+                f"{answers_seen}; put back the prefs.db-wal that lay beside it, or a newer copy of both."
+            )
+        return db.n_labels()

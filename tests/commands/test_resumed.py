@@ -1,0 +1,80 @@
+"""A run is resumed with its own store and checkpoints alone, and with all answers that it has seen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands.run_folder import read_run_id
+from envs import env_info
+from pref_db import PrefDB
+from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
+
+STEPS = env_info(DOT).segment_length
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log_dir with two runs that differ in their seeds."""
+    log_dir = tmp_path_factory.mktemp("runs")
+    for name, seed in (("a", "1"), ("b", "2")):
+        words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", name, "--seed", seed)
+        here(log_dir, *words, *TINY, SYNC)
+    return log_dir
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    """A copy of the first run."""
+    shutil.copytree(runs / "a", tmp_path / "a")
+    return tmp_path / "a"
+
+
+def of_another_environment(run: Path, other: Path) -> None:
+    PrefDB.create(run / "prefs.db", "PongNoFrameskip-v4", STEPS, read_run_id(run)).close()
+
+
+def of_other_clips(run: Path, other: Path) -> None:
+    PrefDB.create(run / "prefs.db", DOT, STEPS + 1, read_run_id(run)).close()
+
+
+def without_its_log_of_writes(run: Path, other: Path) -> None:
+    """As a killed run left the file, if the log of writes held all answers."""
+    PrefDB.create(run / "prefs.db", DOT, STEPS, read_run_id(run)).close()
+
+
+@pytest.mark.parametrize(
+    ("replace", "expected"),
+    [
+        (lambda run, other: None, "is missing, and with it the labels"),
+        (lambda run, other: shutil.copy(other / "prefs.db", run), "is the store of another run"),
+        (of_another_environment, "holds PongNoFrameskip-v4 clips"),
+        (of_other_clips, f"clips of {STEPS + 1} steps, not {DOT} clips of {STEPS} steps"),
+        (without_its_log_of_writes, "has lost answers"),
+    ],
+)
+def test_another_store_than_the_runs_own_is_refused(
+    runs: Path, run: Path, replace: Callable[[Path, Path], object], expected: str
+) -> None:
+    (run / "prefs.db").unlink()
+    replace(run, runs / "b")
+    assert expected in refused(run.parent, "--resume", str(run), "--million_timesteps", "0.003")
+    if "lost" in expected:  # the numbers in progress.csv tell it too
+        shutil.rmtree(run / "reward_predictor")
+        assert expected in refused(run.parent, "--resume", str(run))
+
+
+@pytest.mark.parametrize("part", ["policy", "reward_predictor"])
+def test_checkpoints_of_another_run_are_refused(runs: Path, run: Path, part: str) -> None:
+    shutil.rmtree(run / part)
+    shutil.copytree(runs / "b" / part, run / part)
+    assert "was written by another run" in refused(run.parent, "--resume", str(run))
+
+
+def test_a_run_goes_on_with_its_own_store_wherever_it_lies(runs: Path, run: Path) -> None:
+    before = answers(run)
+    here(None, "--resume", str(run), "--million_timesteps", "0.003", "--max_prefs", "22")
+    assert answers(run)[: len(before)] == before and len(answers(run)) == 22
