@@ -6,10 +6,11 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 
-from a2c.config import PolicyConfig
+from a2c.config import Algo, PolicyConfig
 from a2c.learner import Learner
 from a2c.rewards import Rewarder
 from drlhp.runtime import checkpoint
@@ -83,13 +84,23 @@ class PolicyCheckpoints:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
             return Course()
-        state, learner = checkpoint.load(path, kind="policy", env_id=self.env_id), self.learner
-        checkpoint.fill(learner.policy, state["weights"], path)
-        if path.parent != self.folder:
+        state = checkpoint.load(path, kind="policy", env_id=self.env_id)
+        with checkpoint.entries(path):
+            if state["network"] != self.config.policy_network:
+                raise ValueError(f"a network {state['network']}, not {self.config.policy_network}")
+            checkpoint.fill(self.learner.policy, state["weights"], path)
+            return self._course(state, own=path.parent == self.folder)
+
+    def _course(self, state: dict[str, Any], *, own: bool) -> Course:
+        """Takes over all but the weights; of another run that is little."""
+        learner = self.learner
+        if not own:
             # Only the true reward is the same in both runs: each run scales its predicted rewards anew.
             if self.rewarder is None and not state.get("reward_normaliser") and "value_units" in state:
                 learner.units.load(state["value_units"])
             return Course()
+        if state["algo"] not in get_args(Algo):
+            raise ValueError(f"an algorithm {state['algo']}")
         if state["algo"] == self.config.algo:  # the averages of another algorithm's optimiser mean something else
             learner.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])

@@ -6,23 +6,39 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from a2c.learner import Learner, new_policy
+from a2c.saved import PolicyCheckpoints
 from commands.config import RunConfig, gathers
 from commands.run_folder import read_run_id
 from drlhp.errors import PrefDBError, UserError
+from drlhp.networks.device import CPU
 from drlhp.runtime import checkpoint
-from drlhp.runtime.run_files import PROGRESS, as_number
+from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
+from drlhp.training.checkpoints import Checkpoints
+from drlhp.training.learner import Learner as RewardLearner
+from drlhp.training.pretraining import Pretraining
+from drlhp.training.trainer import TrainerSpec
+from envs import env_info
 from pref_db import PrefDB
+from reward_predictor import PredictorInputs
 
 PARTS = ("policy", "reward_predictor")
 # A run makes these after its store, so the store cannot be missing where one of them is.
-LATER_THAN_THE_STORE = (*PARTS, PROGRESS.name, "evaluations.csv", "events", "prefs.db-wal")
+LATER_THAN_THE_STORE = (*PARTS, PROGRESS.name, EVALUATIONS.name, "events", "prefs.db-wal")
 
 
 def check_resumed(config: RunConfig) -> None:
     """Raises UserError if the newest checkpoints or the store of a run's folder cannot be those that it wrote."""
     folder = config.run_path()
     run_id = read_run_id(folder)
+    for table in (PROGRESS, EVALUATIONS):
+        table.read_to_go_on(folder)
     states = {part: _own_checkpoint(folder, part, config.env_id, run_id) for part in PARTS}
+    with torch.random.fork_rng(devices=[]):  # each checkpoint holds a state of it
+        _try_checkpoints(config, states)
     if config.uses_preferences:
         predictor = states["reward_predictor"]
         n_labels = _check_store(config, folder, run_id, _answers_seen(folder, predictor))
@@ -46,6 +62,30 @@ def _own_checkpoint(folder: Path, part: str, env_id: str, run_id: str) -> dict[s
             f"{path} was written by another run; move it away, or start a new run from it (--load_{part}_ckpt_dir)."
         )
     return state
+
+
+def _try_checkpoints(config: RunConfig, states: dict[str, dict[str, Any] | None]) -> None:
+    """Raises CheckpointError if the parts of the run could not go on from these checkpoints, which are its newest."""
+    folder, info = config.run_path(), env_info(config.env_id)
+    if states["policy"] is not None:
+        learner = Learner(info, config.policy, new_policy(info, config.policy, CPU))
+        PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, None).load(resume=True)
+    if states["reward_predictor"] is not None:
+        inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+        spec = TrainerSpec(
+            inputs=inputs,
+            env_id=config.env_id,
+            config=config.predictor,
+            run_dir=folder,
+            board=None,
+            seed=config.seed,
+            n_initial_prefs=0,
+            freeze=True,
+            resume=True,
+        )
+        trainer = RewardLearner(inputs, config.predictor, np.random.default_rng(0))
+        checkpoints = Checkpoints(spec, trainer, Pretraining(config.predictor.n_initial_epochs, None, freeze=True))
+        checkpoints.load(checkpoint.find(checkpoints.folder, "reward_predictor"))
 
 
 def _answers_seen(folder: Path, predictor: dict[str, Any] | None) -> int:

@@ -23,7 +23,14 @@ from drlhp.runtime.regular_files import read_regular
 log = logging.getLogger("run")
 
 MAX_CONFIG = 2**24  # bytes of config.json, to which each --resume may add ten thousand
+BEGAN_AS = ("mode", "env_id")  # settings that no flag can change later, so they are recorded twice
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
+
+# What else than settings config.json holds.
+RECORD: dict[str, type] = {
+    **{"run_id": str, "began_as": dict, "command": list, "started": str, "git_revision": str},
+    **{"machine": dict, "versions": dict, "history": list},
+}
 
 
 class LogFile(logging.FileHandler):
@@ -70,6 +77,7 @@ class RunFolder:
         """
         record = {
             "run_id": uuid.uuid4().hex,
+            "began_as": {name: config.get(name) for name in BEGAN_AS},
             "config": config,
             "command": sys.argv,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -134,20 +142,36 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the folder is no run folder, or its config.json is damaged.
     """
+    from commands.config import check_values  # slow to import, which the list of experiments need not wait for
+
     file = path / "config.json"
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}; give the folder of an earlier run, such as runs/NAME.")
+    if not file.exists():
+        raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.")
+    data = read_regular(file, MAX_CONFIG)
     try:
-        record = json.loads(read_regular(file, MAX_CONFIG))
-        config = record["config"]
-    except FileNotFoundError:
-        raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged ({error}); restore it, or start a new run.") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{file} is damaged (no settings in it); restore it, or start a new run.")
+        record = json.loads(data)
+        _check_record(record)
+        check_values(record["config"])
+    except (ValueError, KeyError, TypeError, RecursionError, UserError) as error:
+        reason = str(error).rstrip(".")
+        raise UserError(f"{file} is damaged ({reason}); restore it.") from error
     return dict(record)
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    """Raises ValueError or KeyError if config.json holds something else than a run writes; older runs write less."""
+    config = record["config"]
+    if not isinstance(config, dict):
+        raise ValueError("no settings in it")
+    for name, kind in RECORD.items():
+        if not isinstance(record.get(name, kind()), kind):
+            raise ValueError(f"no {name} in it")
+    for name, value in record.get("began_as", {}).items():
+        if name in BEGAN_AS and config.get(name) != value:
+            raise ValueError(f"its {name} is {config.get(name)}, and the run began with {value}")
 
 
 def read_run_id(path: Path) -> str:

@@ -446,6 +446,36 @@ def test_an_index_that_lacks_a_row_is_damage(db: PrefDB) -> None:
     assert_fails_with_a_sentence(db.path, "is damaged: restore", read_only=True)
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DELETE FROM meta WHERE key = 'env_id'", "no env_id in meta"),
+        ("UPDATE meta SET value = '' WHERE key = 'env_id'", "no env_id in meta"),
+        ("UPDATE meta SET value = 'three' WHERE key = 'segment_length'", "no segment_length in meta"),
+        ("UPDATE segment SET fps = 0 WHERE number = 1", "row 1 of segment"),
+        ("UPDATE segment SET fps = 'fast' WHERE number = 1", "row 1 of segment"),
+        ("UPDATE segment SET stack = 'x' WHERE number = 2", "row 2 of segment"),
+        ("UPDATE segment SET arrays = 'text' WHERE number = 2", "row 2 of segment"),
+        ("DELETE FROM segment WHERE number = 1", "names one that is missing in segment"),
+        ("DELETE FROM comparison", "names one that is missing in comparison"),
+        ("UPDATE comparison SET segment_b = segment_a", "of comparison"),
+        ("INSERT INTO alive VALUES ('run:1', 1.0, 'no JSON')", "of alive"),
+        ("DROP TABLE query", "no such table: query"),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_rows_that_no_run_has_written_are_damage(db: PrefDB, statement: str, what: str, read_only: bool) -> None:
+    db.add_answers([(pair(i), Choice.A) for i in range(2)], teacher="synthetic")
+    db.close()
+    with contextlib.closing(sqlite3.connect(db.path)) as raw:
+        raw.execute(statement)
+        raw.commit()
+    assert_fails_with_a_sentence(db.path, "is damaged: restore", read_only=read_only)
+    with pytest.raises(PrefDBError) as raised:
+        PrefDB.open(db.path, read_only=read_only)
+    assert what in str(raised.value)
+
+
 def test_other_databases_and_newer_schemas_are_refused(db: PrefDB, tmp_path: Path) -> None:
     db.close()
     with contextlib.closing(sqlite3.connect(db.path)) as raw:

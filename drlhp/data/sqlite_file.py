@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from drlhp.data.damage import damage
 from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
 from drlhp.errors import PrefDBError
 
@@ -57,6 +58,8 @@ def connect_checked(path: Path, query: str) -> sqlite3.Connection:
             raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
         if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
             raise PrefDBError(f"{path} is damaged: restore it from a copy")
+        if (what := damage(db, version)) is not None:
+            raise PrefDBError(f"{path} is damaged: restore it from a copy ({what})")
     except BaseException:
         db.close()
         raise

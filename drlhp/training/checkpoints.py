@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from drlhp.bounds import check
 from drlhp.runtime import checkpoint
 from drlhp.training.learner import Learner
 from drlhp.training.pretraining import Pretraining
@@ -76,12 +78,14 @@ class Checkpoints:
             CheckpointError: it cannot be used.
         """
         state: dict[str, Any] = checkpoint.load(path, kind=PART, env_id=self.spec.env_id)
-        self.learner.take(state["weights"], path)
-        if self.is_own(path):
-            self.learner.load(state)
-            self.pretraining.load(state)
-            torch.set_rng_state(state["random"])
-        return bool(state["pretrained"])
+        with checkpoint.entries(path):
+            check(replace(self.spec.config, **state["config"]))
+            self.learner.take(state["weights"], path)
+            if self.is_own(path):
+                self.learner.load(state)
+                self.pretraining.load(state)
+                torch.set_rng_state(state["random"])
+            return bool(state["pretrained"])
 
     def is_own(self, path: Path) -> bool:
         """Returns whether the checkpoint is one of this run."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from commands.run_folder import read_run_id
+from drlhp.runtime import checkpoint
 from envs import env_info
 from pref_db import PrefDB
 from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
@@ -78,3 +81,61 @@ def test_a_run_goes_on_with_its_own_store_wherever_it_lies(runs: Path, run: Path
     before = answers(run)
     here(None, "--resume", str(run), "--million_timesteps", "0.003", "--max_prefs", "22")
     assert answers(run)[: len(before)] == before and len(answers(run)) == 22
+
+
+def change(part: str, name: str, value: object) -> Callable[[Path], None]:
+    """Changes an entry of the newest checkpoint of a part, or removes it."""
+
+    def changed(run: Path) -> None:
+        path = checkpoint.find(run, part)
+        state = torch.load(path, weights_only=True)
+        if value is None:
+            del state[name]
+        else:
+            state[name] = value
+        torch.save(state, path)
+
+    return changed
+
+
+def not_finite(part: str) -> Callable[[Path], None]:
+    """Makes a number of the newest weights NaN."""
+
+    def changed(run: Path) -> None:
+        path = checkpoint.find(run, part)
+        state = torch.load(path, weights_only=True)
+        next(values for values in state["weights"].values() if values.is_floating_point()).view(-1)[0] = math.nan
+        torch.save(state, path)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (change("policy", "weights", None), "no weights in it"),
+        (change("policy", "network", None), "no network in it"),
+        (change("policy", "optimizer", {}), "is damaged"),
+        (change("policy", "algo", "dqn"), "an algorithm dqn"),
+        (change("policy", "step", "many"), "no step in it"),
+        (not_finite("policy"), "weights that are not finite"),
+        (change("reward_predictor", "config", None), "no config in it"),
+        (change("reward_predictor", "config", {"batchnorm": "False"}), "batchnorm must be True or False"),
+        (change("reward_predictor", "step", -1), "no step in it"),
+        (not_finite("reward_predictor"), "weights that are not finite"),
+        (lambda run: (run / "progress.csv").write_text("a,b\n"), "progress.csv is damaged; move it away"),
+        (lambda run: (run / "evaluations.csv").write_text("a,b\n"), "evaluations.csv is damaged; move it away"),
+    ],
+)
+def test_damage_is_found_before_a_run_goes_on(run: Path, damage: Callable[[Path], object], expected: str) -> None:
+    damage(run)
+    before = (run / "log.txt").read_bytes()
+    assert expected in refused(run.parent, "--resume", str(run))
+    assert (run / "log.txt").read_bytes() == before
+
+
+def test_a_policy_that_cannot_be_watched_cannot_be_resumed(run: Path) -> None:
+    not_finite("policy")(run)
+    path = checkpoint.find(run, "policy")
+    for words in (("watch", str(run), "--episodes", "1"), ("--resume", str(run))):
+        assert f"{path} holds weights that are not finite" in refused(run.parent, *words)
