@@ -293,7 +293,7 @@ def build(ring: Ring) -> Finished:
 # -- how the ring turns, and how it ends -------------------------------------------------------------------------------
 
 
-def turn(ring: Ring, finished: Finished) -> Progress:
+def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Progress:
     """Turns the paper's loop until the run has finished: act, ask, learn the reward, learn the policy.
 
     Parts with processes of their own step by themselves; this process steps the others and watches over all.
@@ -306,6 +306,7 @@ def turn(ring: Ring, finished: Finished) -> Progress:
             busy = [part.step() for part in ring.here]
             ring.watchers.show_episodes(drain(ring.channels.episodes))
             read_reports(ring, progress)
+            check_folder()
             ring.children.check()
             clips = ring.takes_segments.clips() if ring.takes_segments else ""
             ring.watchers.show_progress(progress, n_labels=ring.channels.n_labels.value, clips=clips)
@@ -335,7 +336,7 @@ def train(config: RunConfig) -> int:
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)
-        progress = turn(ring, build(ring))
+        progress = turn(ring, build(ring), folder.check)
         ring.close()
         endings.finished(config, path, progress)
         if isinstance(ring.takes_segments, SegmentKeeper):
@@ -351,7 +352,7 @@ def train(config: RunConfig) -> int:
     finally:
         ring.close()
         folder.close()
-    if ring.watchers.teacher_is_person:
+    if ring.watchers.teacher_is_person and path.is_dir():
         endings.label_on(config, path, ring.watchers, ring.goal_labels)
     return FAILURE
 

@@ -45,6 +45,7 @@ class PolicyCheckpoints:
         run_id: str = "",
     ) -> None:
         self.folder, self.env_id, self.config, self.run_id = folder, env_id, config, run_id
+        folder.parent.mkdir(parents=True, exist_ok=True)
         self.learner, self.rewarder = learner, rewarder
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
 
@@ -53,7 +54,8 @@ class PolicyCheckpoints:
         return updates % self.config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by
 
     def save(self, course: Course) -> Path:
-        """Writes a checkpoint; returns its path."""
+        """Writes a checkpoint; returns its path. Raises what `checkpoint.save` does."""
+        checkpoint.check_run_folder(self.folder)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         return checkpoint.save(
             self.folder,

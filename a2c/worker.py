@@ -279,7 +279,7 @@ class PolicyWorker:
 
     def close(self) -> None:
         """Saves what was learned and ends the environments."""
-        if self.updates:
+        if self.updates and self.spec.run_dir.is_dir():  # else the main process says that it is gone
             self.save()
         self.crew.close()
         for actor in self.runner.actors:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import shlex
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drlhp.errors import UserError
+from drlhp.runtime.locks import FolderLock
 from drlhp.runtime.machine import machine
 from drlhp.runtime.regular_files import read_regular
 
@@ -55,14 +55,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._lock = (path / "lock").open("w")
+            self._lock = FolderLock(path)
+        except BlockingIOError:
+            raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
         except OSError as error:
             raise UserError(f"cannot write in {path} ({error.strerror}); allow that, or copy it elsewhere.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
         self.run_id = read_run_id(path)
         self._handler = LogFile(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -122,6 +119,10 @@ class RunFolder:
             draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
             draft.replace(file)
         return folder
+
+    def check(self) -> None:
+        """Raises UserError if the folder was removed or renamed."""
+        self._lock.check()
 
     def close(self) -> None:
         """Releases the lock; may be called twice."""

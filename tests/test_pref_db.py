@@ -596,3 +596,33 @@ def test_unknown_or_damaged_segment_is_told(db: PrefDB) -> None:
     for bad in ({"arrays": bytes(damaged)}, {"layout": "{}"}, {"layout": stored.layout.replace("28", "999")}):
         with pytest.raises(PrefDBError, match=r"damaged|wrong size"):
             replace(stored, **bad).decode()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_answers_of_a_store_that_was_removed_or_replaced_are_saved(
+    db: PrefDB, tmp_path: Path, is_replaced: bool
+) -> None:
+    answer(db, pair(0), Choice.A)
+    for suffix in ("", "-wal", "-shm"):
+        db.path.with_name(f"prefs.db{suffix}").unlink()
+    if is_replaced:
+        PrefDB.create(db.path, ENV_ID, LENGTH).close()
+    for _ in range(2):  # the second time nothing more is saved
+        with pytest.raises(PrefDBError, match=r"removed or replaced .* put .*saved.* in its place"):
+            answer(db, pair(1), Choice.A)
+    (saved,) = tmp_path.glob("prefs-saved-*.db")
+    with contextlib.closing(PrefDB.open(saved, read_only=True)) as copy:
+        assert copy.n_labels() == 2, "with the answer after which it was noticed"
+    assert db.path.exists() == is_replaced
+
+
+def test_a_store_whose_folder_is_gone_makes_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    with contextlib.closing(PrefDB.create(folder / "prefs.db", ENV_ID, LENGTH)) as db:
+        folder.rename(tmp_path / "b")
+        with pytest.raises(PrefDBError, match="its folder was removed or renamed"):
+            answer(db, pair(0), Choice.A)
+    assert not folder.exists()
+    with contextlib.closing(PrefDB.open(tmp_path / "b" / "prefs.db")) as db:
+        assert db.n_labels() == 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from drlhp.data.damage import damage
 from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
 from drlhp.errors import PrefDBError
+from drlhp.runtime.locks import leads_to
 
 BUSY_SECONDS = 10.0
 
@@ -87,6 +89,8 @@ class SqliteFile:
         self.path = path
         self._db: sqlite3.Connection | None = db
         self._read_only = read_only
+        self._file, self._folder = path.stat(), path.absolute().parent.stat()
+        self._trouble = ""  # what `check_place` has found
 
     def close(self) -> None:
         """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice."""
@@ -121,6 +125,8 @@ class SqliteFile:
 
         A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
         Read results inside: an error after the commit would make the caller store the answer again.
+
+        Raises PrefDBError, also after the commit if the file is not at its place any more.
         """
         db = self._connection()
         if self._read_only:
@@ -132,12 +138,32 @@ class SqliteFile:
             yield db
             db.execute("RELEASE part" if is_part else "COMMIT")
             done = True
+            if not is_part:
+                self.check_place()
         except sqlite3.Error as error:
             raise explain(self.path, error) from error
         finally:
             if db.in_transaction and not done:
                 with contextlib.suppress(sqlite3.Error):
                     db.execute("ROLLBACK TO part" if is_part else "ROLLBACK")
+
+    def check_place(self) -> None:
+        """Raises PrefDBError if the path leads to another file than the open one, or to none.
+
+        The open file still has all answers. They are saved beside the path, unless the folder is another one too.
+        """
+        if not self._trouble and not leads_to(self.path, self._file):
+            if not leads_to(self.path.absolute().parent, self._folder):
+                self._trouble = f"{self.path} is gone, its folder was removed or renamed: give that back its name"
+            else:
+                saved = self.path.with_name(f"{self.path.stem}-saved-{time.time_ns()}.db")
+                self.back_up(saved)
+                self._trouble = (
+                    f"{self.path} was removed or replaced while answers were stored in it: end what uses it, and put "
+                    f"{saved} in its place, which has them all"
+                )
+        if self._trouble:
+            raise PrefDBError(self._trouble)
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:

@@ -59,6 +59,12 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     return path
 
 
+def check_run_folder(folder: Path) -> None:
+    """Raises UserError if the run that `folder` belongs to was removed or renamed; to save would make it anew."""
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent} was removed or renamed while a run used it; give it back its name.")
+
+
 def _on_cpu(value: Any) -> Any:
     """Returns the same plain values with all tensors on the CPU; tensors that are there already are not copied."""
     if isinstance(value, torch.Tensor):

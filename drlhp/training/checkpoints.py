@@ -41,6 +41,7 @@ class Checkpoints:
         Args:
             newest_seq: of the answers that the trainer has read.
         """
+        checkpoint.check_run_folder(self.folder)
         self._due_at = time.monotonic() + checkpoint.MAX_SECONDS
         state = {
             "kind": PART,

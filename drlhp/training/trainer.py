@@ -330,7 +330,8 @@ class Trainer:
             self._settle()
             self._measure()
         self.channels.reports.put(Report("reward predictor", self.status()))
-        if self.learner.batches and self.learner.ensemble.is_finite():  # else an older checkpoint is what can continue
+        is_there = self.spec.run_dir.is_dir()  # else the main process says that it is gone
+        if self.learner.batches and is_there and self.learner.ensemble.is_finite():  # else an older one can continue
             self.save()
         self.db.close()
         self.curves.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,32 @@ def test_a_policy_that_cannot_be_watched_cannot_be_resumed(run: Path) -> None:
     path = checkpoint.find(run, "policy")
     for words in (("watch", str(run), "--episodes", "1"), ("--resume", str(run))):
         assert f"{path} holds weights that are not finite" in refused(run.parent, *words)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("(run / 'prefs.db').unlink()", "was removed or replaced while answers were stored in it"),
+        ("run.rename(run.with_name('elsewhere'))", "was removed or renamed"),
+        ("shutil.rmtree(run)", "was removed or renamed"),
+    ],
+)
+def test_a_run_whose_store_or_folder_goes_away_stops_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, expected: str
+) -> None:
+    run = tmp_path / "a"
+    text = f"import shutil\nfrom pathlib import Path\nrun, asked = Path({str(run)!r}), []\n"
+    text += (
+        f"def judge(segment):\n    asked.append(1)\n    if len(asked) == 40: {loss}\n    return segment.rewards.sum()\n"
+    )
+    module = f"teacher_{abs(hash(loss))}"
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("train_policy_with_preferences", DOT, "--teacher", f"{module}:judge", "--run_name", "a", *TINY, SYNC)
+    assert expected in refused(tmp_path, *words, status=1)
+    if "unlink" in loss:
+        (saved,) = run.glob("prefs-saved-*.db")
+        with closing(PrefDB.open(saved, read_only=True)) as db:
+            assert db.n_labels() >= 12
+    else:
+        assert not run.exists(), "nothing is made in its place"
