@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def check_resumed(config: RunConfig) -> None:
         _try_checkpoints(config, states)
     if config.uses_preferences:
         predictor = states["reward_predictor"]
-        n_labels = _check_store(config, folder, run_id, _answers_seen(folder, predictor))
+        n_labels = _check_store(config, folder, run_id, answers_seen(folder))
         too_few = n_labels is not None and n_labels < 2 and predictor is None
         if too_few and not gathers(config) and config.mode != "gather_initial_prefs":
             store = folder / "prefs.db"
@@ -88,14 +89,17 @@ def _try_checkpoints(config: RunConfig, states: dict[str, dict[str, Any] | None]
         checkpoints.load(checkpoint.find(checkpoints.folder, "reward_predictor"))
 
 
-def _answers_seen(folder: Path, predictor: dict[str, Any] | None) -> int:
+def answers_seen(folder: Path) -> int:
     """Returns the number of an answer that the store must have: the trainer had read it, or the run had counted it."""
     counted = [as_number(row.get("labels", "")) for row in PROGRESS.read(folder)]
-    in_checkpoint = 0 if predictor is None else predictor.get("newest_seq", 0)  # older ones have none
+    in_checkpoint = 0
+    if checkpoint.list_checkpoints(folder / "reward_predictor"):
+        state = checkpoint.read(checkpoint.find(folder, "reward_predictor"))
+        in_checkpoint = state.get("newest_seq", 0)  # older ones have none
     return max([in_checkpoint, *(int(n) for n in counted if 0 < n < 2**53)])  # NaN is not
 
 
-def _check_store(config: RunConfig, folder: Path, run_id: str, answers_seen: int) -> int | None:
+def _check_store(config: RunConfig, folder: Path, run_id: str, seen: int) -> int | None:
     """Returns the number of labels in a run's store; None if the run was stopped before it had made the store.
 
     Raises UserError if it is missing, another run's, or has lost answers.
@@ -103,18 +107,27 @@ def _check_store(config: RunConfig, folder: Path, run_id: str, answers_seen: int
     path = folder / "prefs.db"
     if not path.exists():
         if any((folder / name).exists() for name in LATER_THAN_THE_STORE):
-            raise UserError(f"{path} is missing, and with it the labels of this run; put it or a copy of it back.")
+            raise UserError(
+                f"{path} is missing, and with it the labels of this run; put it back, or a copy of it with "
+                f"`python run.py restore {shlex.quote(str(folder))} COPY`."
+            )
         return None
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
-        theirs, ours = (db.env_id, db.segment_length), (config.env_id, config.prefs.clip_steps)
-        if theirs != ours:
-            held, own = (f"{env_id} clips of {steps} steps" for env_id, steps in (theirs, ours))
-            raise PrefDBError(f"{path} holds {held}, not {own}; put back the store of this run.")
-        if db.run_id != run_id:
-            raise PrefDBError(f"{path} is the store of another run; put back the store of this run.")
-        if db.last_seq_given() < answers_seen:
+        check_own(db, path, config, run_id)
+        if db.last_seq_given() < seen:
             raise PrefDBError(
                 f"{path} has lost answers: it ends with number {db.last_seq_given()}, and this run has seen number "
-                f"{answers_seen}; put back the prefs.db-wal that lay beside it, or a newer copy of both."
+                f"{seen}; put back the prefs.db-wal that lay beside it, or go on with what is there by "
+                f"`python run.py restore {shlex.quote(str(folder))} {shlex.quote(str(folder))}`."
             )
         return db.n_labels()
+
+
+def check_own(db: PrefDB, path: Path, config: RunConfig, run_id: str) -> None:
+    """Raises PrefDBError if a store, which lies at `path`, is not this run's own."""
+    theirs, ours = (db.env_id, db.segment_length), (config.env_id, config.prefs.clip_steps)
+    if theirs != ours:
+        held, own = (f"{env_id} clips of {steps} steps" for env_id, steps in (theirs, ours))
+        raise PrefDBError(f"{path} holds {held}, not {own}; put back the store of this run.")
+    if db.run_id != run_id:
+        raise PrefDBError(f"{path} is the store of another run; put back the store of this run.")

@@ -461,6 +461,7 @@ def test_an_index_that_lacks_a_row_is_damage(db: PrefDB) -> None:
         ("UPDATE comparison SET segment_b = segment_a", "of comparison"),
         ("INSERT INTO alive VALUES ('run:1', 1.0, 'no JSON')", "of alive"),
         ("DROP TABLE query", "no such table: query"),
+        ("UPDATE meta SET value = CAST(x'ff' AS TEXT) WHERE key = 'env_id'", "Could not decode to UTF-8"),
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])

@@ -51,7 +51,7 @@ def damage(db: sqlite3.Connection, version: int) -> str | None:
     try:
         return _wrong_meta(db) or _wrong_rows(db, version) or _missing_rows(db)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != SQL_LOGIC_ERROR:
+        if getattr(error, "sqlite_errorcode", SQL_LOGIC_ERROR) & 0xFF != SQL_LOGIC_ERROR:  # none: a text is not UTF-8
             raise
         return str(error)
 

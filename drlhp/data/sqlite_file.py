@@ -10,10 +10,15 @@ from pathlib import Path
 
 from drlhp.data.damage import damage
 from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
-from drlhp.errors import PrefDBError
+from drlhp.errors import DamagedStoreError, PrefDBError
 from drlhp.runtime.locks import leads_to
 
 BUSY_SECONDS = 10.0
+# An old log of writes beside a good copy would damage that too.
+DAMAGED = (
+    "is damaged: restore a copy, without the -wal and -shm files that lie here (`run.py restore RUN COPY` does both; "
+    "with RUN in place of COPY it keeps what is whole)"
+)
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -28,11 +33,12 @@ def explain(path: Path, error: sqlite3.Error) -> PrefDBError:
         sqlite3.SQLITE_FULL: f"cannot grow, the disk is full: free some space and answer again{safe}",
         sqlite3.SQLITE_IOERR: f"cannot be read or written: check the disk and its free space{safe}",
         sqlite3.SQLITE_NOTADB: "is not a preference database: give the prefs.db of a run",
-        sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy",
         sqlite3.SQLITE_BUSY: "is kept busy by another process: try again, or stop that process",
         sqlite3.SQLITE_READONLY: "cannot be written: check its permissions and its folder's",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened: check permissions, and that no -wal file was left out",
     }
+    if _code(error) == sqlite3.SQLITE_CORRUPT or "Could not decode to UTF-8" in str(error):
+        return DamagedStoreError(f"{path} {DAMAGED}")
     return PrefDBError(f"{path} {fixes.get(_code(error), f'failed in SQLite ({error}): check the file')}")
 
 
@@ -43,25 +49,34 @@ def connect(path: Path, query: str) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA synchronous = FULL")  # a committed answer survives a power cut
         db.execute("PRAGMA foreign_keys = ON")
+    except UnicodeDecodeError as error:  # of the message about a damaged schema
+        db.close()
+        raise DamagedStoreError(f"{path} {DAMAGED}") from error
     except BaseException:
         db.close()
         raise
     return db
 
 
+def check_kind(db: sqlite3.Connection, path: Path) -> int:
+    """Returns the version of a store's schema. Raises sqlite3.Error, and PrefDBError if it is none or newer."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+    return version
+
+
 def connect_checked(path: Path, query: str) -> sqlite3.Connection:
     """Connects to an existing file. Raises sqlite3.Error, or PrefDBError if it is not a store or is damaged."""
     db = connect(path, query)
     try:
-        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+        version = check_kind(db, path)
         if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
-            raise PrefDBError(f"{path} is damaged: restore it from a copy")
+            raise DamagedStoreError(f"{path} {DAMAGED}")
         if (what := damage(db, version)) is not None:
-            raise PrefDBError(f"{path} is damaged: restore it from a copy ({what})")
+            raise DamagedStoreError(f"{path} {DAMAGED} ({what})")
     except BaseException:
         db.close()
         raise

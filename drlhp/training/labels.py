@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor
 
 from drlhp.data.comparison import Label
+from drlhp.errors import DamagedError
 from drlhp.labelling.reliability import Vote, label_weights
 from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime.turns import StopFlag
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig
+
+log = logging.getLogger("run")
 
 
 class LabelSet:
@@ -48,10 +52,16 @@ class LabelSet:
             self._weigh()
 
     def add(self, label: Label) -> None:
-        """Reads the label's two segments, and decides which members learn from it."""
+        """Reads the label's two segments, and decides which members learn from it; if one is damaged, none does."""
+        try:
+            a, b = self.db.stored_segment(label.a), self.db.stored_segment(label.b)
+            a.decode(), b.decode()
+        except DamagedError as error:
+            log.warning("label %d is left out: %s", label.seq, error)
+            print(f"Label {label.seq} is left out, because one of its clips is damaged.", flush=True)
+            return
         members = range(self.config.ensemble_size)
         counts = tuple(bootstrap_count(label.comparison_id, i) if self.config.bootstraps else 1 for i in members)
-        a, b = self.db.stored_segment(label.a), self.db.stored_segment(label.b)
         self.pairs[label.seq] = TrainingPair(label, a, b, counts)
 
     def _weigh(self) -> None:

@@ -14,6 +14,7 @@ THE_STORES_OWN = {
     "pref_db.py",
     "drlhp/data/damage.py",
     "drlhp/data/rows.py",
+    "drlhp/data/salvage.py",
     "drlhp/data/schema.py",
     "drlhp/data/sqlite_file.py",
     "drlhp/labelling/answer_log.py",
