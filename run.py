@@ -99,6 +99,7 @@ class Ring:
 
     def __init__(self, config: RunConfig, path: Path, run_id: str = "") -> None:
         self.config, self.path, self.run_id = config, path, run_id
+        self.store_path = path / "prefs.db"
         self.device = config.torch_device()
         self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
@@ -118,10 +119,6 @@ class Ring:
     def copy_of(self, board: WeightsBoard) -> PredictorCopySpec:
         """Describes a copy of the reward predictor that follows a board."""
         return PredictorCopySpec(self.inputs, self.config.predictor, board, self.device)
-
-    @property
-    def store_path(self) -> Path:
-        return self.path / "prefs.db"
 
     @property
     def goal_labels(self) -> int:

@@ -175,7 +175,7 @@ class SqliteFile:
                 self.back_up(saved)
                 self._trouble = (
                     f"{self.path} was removed or replaced while answers were stored in it: end what uses it, and put "
-                    f"{saved} in its place, which has them all"
+                    f"{saved} in its place, which has them all (`run.py restore RUN COPY`)"
                 )
         if self._trouble:
             raise PrefDBError(self._trouble)
