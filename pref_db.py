@@ -104,10 +104,15 @@ class PrefDB(SqliteFile):
         self.version = int(self.read("PRAGMA user_version")[0][0])
         self.env_id: str = meta["env_id"]
         self.segment_length = int(meta["segment_length"])
+        self.run_id: str = meta.get("run_id", "")  # of the run that made it; "" in older stores, and in those of no run
 
     @classmethod
-    def create(cls, path: str | Path, env_id: str, segment_length: int) -> "PrefDB":
-        """Creates a database for segments of at most `segment_length` steps; never overwrites a file."""
+    def create(cls, path: str | Path, env_id: str, segment_length: int, run_id: str = "") -> "PrefDB":
+        """Creates a database for segments of at most `segment_length` steps; never overwrites a file.
+
+        Args:
+            run_id: names the run that resumes with this store, and with no other one.
+        """
         path = Path(path)
         if path.exists():
             raise PrefDBError(f"{path} already exists: resume that run or choose another run name")
@@ -117,7 +122,7 @@ class PrefDB(SqliteFile):
             draft.unlink(missing_ok=True)
             with contextlib.closing(connect(draft, "mode=rwc")) as db:
                 migrate(db)
-                meta = {"env_id": env_id, "segment_length": str(segment_length)}
+                meta = {"env_id": env_id, "segment_length": str(segment_length), "run_id": run_id}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
                 db.execute("PRAGMA journal_mode = WAL")
             os.replace(draft, path)
@@ -224,6 +229,10 @@ class PrefDB(SqliteFile):
     def newest_seq(self) -> int:
         """Returns the seq of the newest row of answers; 0 if there is none."""
         return self.read("SELECT coalesce(max(seq), 0) FROM answer")[0][0]
+
+    def last_seq_given(self) -> int:
+        """Returns the seq that an answer got last; unlike `newest_seq`, also if a restored copy lacks that answer."""
+        return self.read("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'")[0][0]
 
     def changes(self, after: int) -> list[tuple[int, str, Choice | None]]:
         """Returns seq, comparison id and choice of every row after that seq; a retraction has the choice None."""

@@ -97,8 +97,9 @@ class Part(Protocol):
 class Ring:
     """The parts of one run, joined by queues and flags (`Channels`) and by boards with the predictor's weights."""
 
-    def __init__(self, config: RunConfig, path: Path) -> None:
-        self.config, self.path = config, path
+    def __init__(self, config: RunConfig, path: Path, run_id: str = "") -> None:
+        self.config, self.path, self.run_id = config, path, run_id
+        self.store_path = path / "prefs.db"
         self.device = config.torch_device()
         self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
@@ -118,10 +119,6 @@ class Ring:
     def copy_of(self, board: WeightsBoard) -> PredictorCopySpec:
         """Describes a copy of the reward predictor that follows a board."""
         return PredictorCopySpec(self.inputs, self.config.predictor, board, self.device)
-
-    @property
-    def store_path(self) -> Path:
-        return self.path / "prefs.db"
 
     @property
     def goal_labels(self) -> int:
@@ -146,7 +143,7 @@ class Ring:
 
 def store(ring: Ring) -> Finished:
     """Adds the store of labels; on --resume it exists."""
-    ring.channels.n_labels.value = prepare_store(ring.config, ring.store_path)
+    ring.channels.n_labels.value = prepare_store(ring.config, ring.store_path, ring.run_id)
     return lambda: True
 
 
@@ -218,6 +215,7 @@ def learn_reward(ring: Ring) -> Finished:
         rollout_steps=config.policy.n_envs * config.policy.n_steps,
         n_initial_rounds=config.prefs.n_initial_rounds,
         query_board=ring.query_board,
+        run_id=ring.run_id,
     )
     if config.synchronous:
         trainer = Trainer(ring.channels, spec)
@@ -245,6 +243,7 @@ def act(ring: Ring) -> Finished:
         clip_steps=config.prefs.clip_steps,
         end_penalty=config.prefs.teacher_end_penalty,
         device=ring.device,
+        run_id=ring.run_id,
     )
     if config.synchronous:
         worker = PolicyWorker(spec, ring.channels)
@@ -291,7 +290,7 @@ def build(ring: Ring) -> Finished:
 # -- how the ring turns, and how it ends -------------------------------------------------------------------------------
 
 
-def turn(ring: Ring, finished: Finished) -> Progress:
+def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Progress:
     """Turns the paper's loop until the run has finished: act, ask, learn the reward, learn the policy.
 
     Parts with processes of their own step by themselves; this process steps the others and watches over all.
@@ -304,6 +303,7 @@ def turn(ring: Ring, finished: Finished) -> Progress:
             busy = [part.step() for part in ring.here]
             ring.watchers.show_episodes(drain(ring.channels.episodes))
             read_reports(ring, progress)
+            check_folder()
             ring.children.check()
             clips = ring.takes_segments.clips() if ring.takes_segments else ""
             ring.watchers.show_progress(progress, n_labels=ring.channels.n_labels.value, clips=clips)
@@ -329,11 +329,11 @@ def train(config: RunConfig) -> int:
     check_inputs(config)
     path = config.run_path()
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
-    ring = Ring(config, folder.path)
+    ring = Ring(config, folder.path, folder.run_id)
     try:
         log.info("command: %s", " ".join(sys.argv))
         print(f"Run folder: {path}", flush=True)
-        progress = turn(ring, build(ring))
+        progress = turn(ring, build(ring), folder.check)
         ring.close()
         endings.finished(config, path, progress)
         if isinstance(ring.takes_segments, SegmentKeeper):
@@ -349,7 +349,7 @@ def train(config: RunConfig) -> int:
     finally:
         ring.close()
         folder.close()
-    if ring.watchers.teacher_is_person:
+    if ring.watchers.teacher_is_person and path.is_dir():
         endings.label_on(config, path, ring.watchers, ring.goal_labels)
     return FAILURE
 

@@ -6,10 +6,11 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 
-from a2c.config import PolicyConfig
+from a2c.config import Algo, PolicyConfig
 from a2c.learner import Learner
 from a2c.rewards import Rewarder
 from drlhp.runtime import checkpoint
@@ -31,10 +32,20 @@ class PolicyCheckpoints:
 
     Args:
         folder: the run's `policy` folder.
+        run_id: goes into the checkpoints, which no other run resumes from.
     """
 
-    def __init__(self, folder: Path, env_id: str, config: PolicyConfig, learner: Learner, rewarder: Rewarder | None):
-        self.folder, self.env_id, self.config = folder, env_id, config
+    def __init__(
+        self,
+        folder: Path,
+        env_id: str,
+        config: PolicyConfig,
+        learner: Learner,
+        rewarder: Rewarder | None,
+        run_id: str = "",
+    ) -> None:
+        self.folder, self.env_id, self.config, self.run_id = folder, env_id, config, run_id
+        folder.parent.mkdir(parents=True, exist_ok=True)
         self.learner, self.rewarder = learner, rewarder
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
 
@@ -43,7 +54,8 @@ class PolicyCheckpoints:
         return updates % self.config.policy_ckpt_interval == 0 or time.monotonic() > self._save_by
 
     def save(self, course: Course) -> Path:
-        """Writes a checkpoint; returns its path."""
+        """Writes a checkpoint; returns its path. Raises what `checkpoint.save` does."""
+        checkpoint.check_run_folder(self.folder)
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
         return checkpoint.save(
             self.folder,
@@ -51,6 +63,7 @@ class PolicyCheckpoints:
             {
                 "kind": "policy",
                 "env_id": self.env_id,
+                "run_id": self.run_id,
                 "network": self.config.policy_network,
                 "algo": self.config.algo,
                 "updates": course.updates,
@@ -73,13 +86,23 @@ class PolicyCheckpoints:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
             return Course()
-        state, learner = checkpoint.load(path, kind="policy", env_id=self.env_id), self.learner
-        checkpoint.fill(learner.policy, state["weights"], path)
-        if path.parent != self.folder:
+        state = checkpoint.load(path, kind="policy", env_id=self.env_id)
+        with checkpoint.entries(path):
+            if state["network"] != self.config.policy_network:
+                raise ValueError(f"a network {state['network']}, not {self.config.policy_network}")
+            checkpoint.fill(self.learner.policy, state["weights"], path)
+            return self._course(state, own=path.parent == self.folder)
+
+    def _course(self, state: dict[str, Any], *, own: bool) -> Course:
+        """Takes over all but the weights; of another run that is little."""
+        learner = self.learner
+        if not own:
             # Only the true reward is the same in both runs: each run scales its predicted rewards anew.
             if self.rewarder is None and not state.get("reward_normaliser") and "value_units" in state:
                 learner.units.load(state["value_units"])
             return Course()
+        if state["algo"] not in get_args(Algo):
+            raise ValueError(f"an algorithm {state['algo']}")
         if state["algo"] == self.config.algo:  # the averages of another algorithm's optimiser mean something else
             learner.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])

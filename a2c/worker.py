@@ -50,6 +50,7 @@ class WorkerSpec:
     device: torch.device = CPU
     n_threads: int = 1  # CPU threads of the arithmetic in this process
     followers: Followers = NO_FOLLOWERS
+    run_id: str = ""  # goes into the checkpoints
 
 
 class PolicyWorker:
@@ -73,7 +74,7 @@ class PolicyWorker:
         self.crew = Crew(spec.followers.links, shared.gradients)
         self.learner = Learner(self.info, self.config, self.policy, self.crew)
         self.checkpoints = PolicyCheckpoints(
-            spec.run_dir / "policy", self.info.env_id, self.config, self.learner, self.rewarder
+            spec.run_dir / "policy", self.info.env_id, self.config, self.learner, self.rewarder, spec.run_id
         )
         course = self.checkpoints.load(resume=spec.resume)
         self.steps, self.updates, self.dropped_segments = course.steps, course.updates, 0
@@ -278,7 +279,7 @@ class PolicyWorker:
 
     def close(self) -> None:
         """Saves what was learned and ends the environments."""
-        if self.updates:
+        if self.updates and self.spec.run_dir.is_dir():  # else the main process says that it is gone
             self.save()
         self.crew.close()
         for actor in self.runner.actors:

@@ -25,6 +25,7 @@ PLACES = {
     **LIBRARY,
     "watch": "commands.watch:watch_command",
     "show_prefs": "commands.show_prefs:show_prefs_command",
+    "restore": "commands.restore:restore_command",
     "report": "commands.report:report_command",
     "reproduce": "commands.experiments:reproduce_command",
 }
@@ -43,6 +44,7 @@ USAGE = """usage: python run.py COMMAND ...
   reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
   export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
+  restore RUN FROM                        put a copy of its store into a run, or keep what is whole of a damaged one
   --resume RUN                            carry on with a run that was stopped
 
   ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1,

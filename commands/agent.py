@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from a2c.model import Policy
+from drlhp.bounds import check
 from drlhp.runtime import checkpoint
 from envs import EnvInfo, PreferenceVecEnv, env_info
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
@@ -36,8 +37,9 @@ class Agent:
         folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
         state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
         info = env_info(state["env_id"])
-        policy = Policy(info, state["network"])
-        checkpoint.fill(policy, state["weights"], path)
+        with checkpoint.entries(path):
+            policy = Policy(info, state["network"])
+            checkpoint.fill(policy, state["weights"], path)
         return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
 
 
@@ -52,13 +54,16 @@ def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
     path = checkpoint.find(folder, "reward_predictor")
     state = checkpoint.load(path, kind="reward_predictor", env_id=info.env_id)
     inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
-    predictor = RewardPredictor(inputs, PredictorConfig(**state["config"]))
-    checkpoint.fill(predictor, state["weights"], path)
-    if not predictor.is_finite():
-        raise checkpoint.CheckpointError(
-            f"the training of {path} diverged, so it predicts no numbers; train again with a lower "
-            "--reward_predictor_learning_rate."
-        )
+    with checkpoint.entries(path):
+        config = PredictorConfig(**state["config"])
+        check(config)
+        predictor = RewardPredictor(inputs, config)
+        if not checkpoint.is_finite(state["weights"]):
+            raise checkpoint.CheckpointError(
+                f"the training of {path} diverged, so it predicts no numbers; train again with a lower "
+                "--reward_predictor_learning_rate."
+            )
+        checkpoint.fill(predictor, state["weights"], path)
     return predictor
 
 

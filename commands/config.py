@@ -13,7 +13,7 @@ import tyro
 
 from a2c.config import PolicyConfig
 from commands import Mode
-from drlhp.bounds import SEED
+from drlhp.bounds import SEED, check
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
 from envs import env_info
@@ -103,6 +103,33 @@ class RunConfig:
             raise UserError(
                 f"the run was made by another version of the settings ({error}); start a new run."
             ) from error
+
+
+def check_values(values: dict[str, Any]) -> None:
+    """Checks a run's config as plain values, each as the command line checks its flag.
+
+    Values that another version of the settings lacks or does not know are not checked, and neither are `nulls`.
+
+    Raises:
+        UserError: a value cannot work.
+    """
+    whole = RunConfig("gather_initial_prefs", "")
+    parts: dict[str, Any] = {
+        "prefs": whole.prefs,
+        "predictor": whole.predictor,
+        "policy": whole.policy,
+        "page": whole.page,
+    }
+    for place, part in {"config": whole, **parts}.items():
+        found = values if part is whole else values.get(place)
+        if found is None:
+            continue
+        if not isinstance(found, dict):
+            raise UserError(f"{place} must hold settings, not {found!r:.40}.")
+        names = ({one.name for one in dataclasses.fields(part)} - parts.keys()) & found.keys()
+        may_lack = () if part is whole.page else names.difference(INCIDENTAL)
+        known = {name: found[name] for name in names if found[name] is not None or name not in may_lack}
+        check(dataclasses.replace(part, **known))
 
 
 def settings(config: dict[str, Any]) -> dict[str, Any]:

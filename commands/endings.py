@@ -63,7 +63,8 @@ def failed(config: RunConfig, path: Path, watchers: Watchers, error: Exception) 
         line = f"{reason}; the details are in {path / 'log.txt'}."
     watchers.fail(reason)
     print(f"run.py: {line}", file=sys.stderr)
-    print(go_on(path), flush=True)
+    if path.is_dir():  # else the line says what became of it
+        print(go_on(path), flush=True)
     if config.debug and foreseen:
         print(details or traceback.format_exc(), file=sys.stderr)
     elif config.debug:

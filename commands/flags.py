@@ -113,8 +113,8 @@ def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
 def _with_resumed_mode(arguments: list[str]) -> list[str]:
     """Completes `run.py --resume FOLDER` by the mode and environment of that run."""
     if arguments and arguments[0] == "--resume" and len(arguments) > 1:
-        values = read_config(Path(arguments[1]))
-        return [str(values.get("mode")), str(values.get("env_id")), *arguments]
+        config = RunConfig.from_dict(read_config(Path(arguments[1])))
+        return [config.mode, config.env_id, *arguments]
     return arguments
 
 
@@ -142,7 +142,8 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
-        values["policy_network"] = state["network"]
+        with checkpoint.entries(place):
+            values["policy_network"] = state["network"]
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -152,7 +153,8 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
                 f"the training of {path} was stopped before its end; finish it with "
                 f"`python run.py --resume {shlex.quote(str(path.parent.parent))}`, or give --load_prefs_dir."
             )
-        values |= state["config"]
+        with checkpoint.entries(path):
+            values |= state["config"]
         # A loaded predictor needs no labels, so people are asked only if --max_prefs says for how many.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = "max_prefs" in named

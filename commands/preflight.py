@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from a2c.demonstrations import Demonstrations
 from a2c.runner import random_segment
 from commands.config import RunConfig, gathers
+from commands.resumed import check_resumed
 from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.labelling.teachers import true_rewards
-from drlhp.runtime import checkpoint
 from drlhp.screens.opening import screen_for
 from envs import check_env, env_info, make_vec_env
 from pref_db import PrefDB, store_path
@@ -29,13 +28,8 @@ def check_inputs(config: RunConfig) -> None:
         )
     if config.mode != "pretrain_reward_predictor":  # which plays none
         check_env(config.env_id)
-    store = config.run_path() / "prefs.db"
-    if config.resume and config.uses_preferences and not gathers(config) and store.exists():
-        with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
-            n_labels = db.n_labels()
-        has_learned = bool(checkpoint.list_checkpoints(config.run_path() / "reward_predictor"))
-        if n_labels < 2 and not has_learned and config.mode != "gather_initial_prefs":
-            raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
+    if config.resume:
+        check_resumed(config)
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
         place = Path(config.prefs.load_prefs_dir)
         db = PrefDB.open(store_path(place), read_only=True)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import shlex
 import shutil
 import subprocess
 import sys
+import uuid
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from drlhp.errors import UserError
+from drlhp.runtime.locks import FolderLock
 from drlhp.runtime.machine import machine
 from drlhp.runtime.regular_files import read_regular
 
 log = logging.getLogger("run")
 
 MAX_CONFIG = 2**24  # bytes of config.json, to which each --resume may add ten thousand
+BEGAN_AS = ("mode", "env_id")  # settings that no flag can change later, so they are recorded twice
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
+
+# What else than settings config.json holds.
+RECORD: dict[str, type] = {
+    **{"run_id": str, "began_as": dict, "command": list, "started": str, "git_revision": str},
+    **{"machine": dict, "versions": dict, "history": list},
+}
 
 
 class LogFile(logging.FileHandler):
@@ -47,14 +55,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._lock = (path / "lock").open("w")
+            self._lock = FolderLock(path)
+        except BlockingIOError:
+            raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
         except OSError as error:
             raise UserError(f"cannot write in {path} ({error.strerror}); allow that, or copy it elsewhere.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
+        self.run_id = read_run_id(path)
         self._handler = LogFile(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)
@@ -67,6 +73,8 @@ class RunFolder:
             UserError: the folder exists or cannot be made.
         """
         record = {
+            "run_id": uuid.uuid4().hex,
+            "began_as": {name: config.get(name) for name in BEGAN_AS},
             "config": config,
             "command": sys.argv,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -112,6 +120,10 @@ class RunFolder:
             draft.replace(file)
         return folder
 
+    def check(self) -> None:
+        """Raises UserError if the folder was removed or renamed."""
+        self._lock.check()
+
     def close(self) -> None:
         """Releases the lock; may be called twice."""
         logging.getLogger().removeHandler(self._handler)
@@ -119,30 +131,56 @@ class RunFolder:
         self._lock.close()
 
 
-def read_record(path: Path) -> Any:
-    """Returns what a run folder's config.json holds. Raises UserError, OSError, and ValueError if it is no JSON."""
-    return json.loads(read_regular(path / "config.json", MAX_CONFIG))
-
-
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the resolved config that a run was started with.
+    """Returns the resolved config that a run was started with; raises what `read_record` does."""
+    config: dict[str, Any] = read_record(path)["config"]
+    return config
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Returns all that config.json holds: the resolved config, and the circumstances of the start.
 
     Raises:
         UserError: the folder is no run folder, or its config.json is damaged.
     """
+    from commands.config import check_values  # slow to import, which the list of experiments need not wait for
+
     file = path / "config.json"
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}; give the folder of an earlier run, such as runs/NAME.")
+    if not file.exists():
+        raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.")
+    data = read_regular(file, MAX_CONFIG)
     try:
-        config = read_record(path)["config"]
-    except FileNotFoundError:
-        raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged ({error}); restore it, or start a new run.") from error
+        record = json.loads(data)
+        _check_record(record)
+        check_values(record["config"])
+    except (ValueError, KeyError, TypeError, RecursionError, UserError) as error:
+        reason = str(error).rstrip(".")
+        raise UserError(f"{file} is damaged ({reason}); restore it.") from error
+    return dict(record)
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    """Raises ValueError or KeyError if config.json holds something else than a run writes; older runs write less."""
+    config = record["config"]
     if not isinstance(config, dict):
-        raise UserError(f"{file} is damaged (no settings in it); restore it, or start a new run.")
-    return config
+        raise ValueError("no settings in it")
+    for name, kind in RECORD.items():
+        if not isinstance(record.get(name, kind()), kind):
+            raise ValueError(f"no {name} in it")
+    for name, value in record.get("began_as", {}).items():
+        if name in BEGAN_AS and config.get(name) != value:
+            raise ValueError(f"its {name} is {config.get(name)}, and the run began with {value}")
+
+
+def read_run_id(path: Path) -> str:
+    """Returns the id of a run, which its store and its checkpoints carry too; "" in a run older than these ids.
+
+    Raises what `read_config` does.
+    """
+    return str(read_record(path).get("run_id", ""))
 
 
 def short_revision(revision: str) -> str:

@@ -12,21 +12,21 @@ from drlhp.errors import UserError
 from pref_db import PrefDB, merge, store_path
 
 
-def prepare_store(config: RunConfig, path: Path) -> int:
+def prepare_store(config: RunConfig, path: Path, run_id: str) -> int:
     """Makes the run's store unless it is there, as on --resume; returns the number of its labels."""
     if not path.exists():
-        _make(config, path)
+        _make(config, path, run_id)
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
         return db.n_labels()
 
 
-def _make(config: RunConfig, path: Path) -> None:
+def _make(config: RunConfig, path: Path, run_id: str) -> None:
     """Makes a store that holds the labels of --load_prefs_dir.
 
     It is made elsewhere first: a run that stops or fails meanwhile is then resumed with all labels, not with none.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as draft:
-        made = PrefDB.create(Path(draft) / path.name, config.env_id, config.prefs.clip_steps)
+        made = PrefDB.create(Path(draft) / path.name, config.env_id, config.prefs.clip_steps, run_id)
         with contextlib.closing(made) as db:
             if config.prefs.load_prefs_dir:
                 place = Path(config.prefs.load_prefs_dir)

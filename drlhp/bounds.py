@@ -2,7 +2,7 @@
 
     n_envs: Annotated[int, at_least(1)] = 16
 
-`check` refuses what a field's annotation excludes: numbers out of bounds, unknown names and words that are no booleans.
+`check` refuses what a field's annotation excludes: numbers out of bounds, unknown names, and no text or boolean.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def at_least(low: int) -> Bounds:
     return Bounds(low, LARGEST, f", {low} or more")
 
 
+ANY = Bounds(-math.inf, math.inf, "")
 POSITIVE = Bounds(math.ulp(0.0), sys.float_info.max, " above 0")
 POSITIVE_OR_INFINITE = Bounds(math.ulp(0.0), math.inf, " above 0, or inf")
 FINITE = Bounds(0.0, sys.float_info.max, ", 0 or more and finite")
@@ -69,17 +70,29 @@ def _wanted(hint: Any, value: Any) -> str | None:
     names = [name for part in (kind, *get_args(kind)) if get_origin(part) is Literal for name in get_args(part)]
     if get_origin(kind) is Literal:
         return None if value in names else _joined(names)
+    if kind in (str, str | None):
+        return None if _is_text(value) or (value is None and kind is not str) else "a text"
+    if kind is float and not bounds:
+        return _wanted_number(ANY, value, names, whole=False)
     if not bounds or value in names or (value is None and type(None) in get_args(kind)):
         return None
     return _wanted_number(bounds[0], value, names, whole=float not in (kind, *get_args(kind)))
 
 
 def _wanted_number(bounds: Bounds, value: Any, names: list[str], *, whole: bool) -> str | None:
-    is_number = isinstance(value, Integral if whole else Real)
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if is_number and bounds.low <= value <= bounds.high:
         return None
     words = f", {bounds.high} or less" if is_number and value > bounds.high == LARGEST else bounds.words
     return _joined([*names, ("a whole number" if whole else "a number") + words])
+
+
+def _is_text(value: Any) -> bool:
+    """Returns whether a value is a text that may name a file, and can be stored and printed."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _joined(names: list[str]) -> str:

@@ -47,6 +47,10 @@ class PrefDBError(UserError):
     """The store fails in a way that the user can fix; the message is one sentence with the fix."""
 
 
+class DamagedStoreError(PrefDBError):
+    """The store itself is damaged, or rows of it are missing; what is whole can be salvaged."""
+
+
 class DamagedError(PrefDBError):
     """A stored segment or clip cannot be read; the rest of the file may be intact."""
 

@@ -446,6 +446,37 @@ def test_an_index_that_lacks_a_row_is_damage(db: PrefDB) -> None:
     assert_fails_with_a_sentence(db.path, "is damaged: restore", read_only=True)
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DELETE FROM meta WHERE key = 'env_id'", "no env_id in meta"),
+        ("UPDATE meta SET value = '' WHERE key = 'env_id'", "no env_id in meta"),
+        ("UPDATE meta SET value = 'three' WHERE key = 'segment_length'", "no segment_length in meta"),
+        ("UPDATE segment SET fps = 0 WHERE number = 1", "row 1 of segment"),
+        ("UPDATE segment SET fps = 'fast' WHERE number = 1", "row 1 of segment"),
+        ("UPDATE segment SET stack = 'x' WHERE number = 2", "row 2 of segment"),
+        ("UPDATE segment SET arrays = 'text' WHERE number = 2", "row 2 of segment"),
+        ("DELETE FROM segment WHERE number = 1", "names one that is missing in segment"),
+        ("DELETE FROM comparison", "names one that is missing in comparison"),
+        ("UPDATE comparison SET segment_b = segment_a", "of comparison"),
+        ("INSERT INTO alive VALUES ('run:1', 1.0, 'no JSON')", "of alive"),
+        ("DROP TABLE query", "no such table: query"),
+        ("UPDATE meta SET value = CAST(x'ff' AS TEXT) WHERE key = 'env_id'", "Could not decode to UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_rows_that_no_run_has_written_are_damage(db: PrefDB, statement: str, what: str, read_only: bool) -> None:
+    db.add_answers([(pair(i), Choice.A) for i in range(2)], teacher="synthetic")
+    db.close()
+    with contextlib.closing(sqlite3.connect(db.path)) as raw:
+        raw.execute(statement)
+        raw.commit()
+    assert_fails_with_a_sentence(db.path, "is damaged: restore", read_only=read_only)
+    with pytest.raises(PrefDBError) as raised:
+        PrefDB.open(db.path, read_only=read_only)
+    assert what in str(raised.value)
+
+
 def test_other_databases_and_newer_schemas_are_refused(db: PrefDB, tmp_path: Path) -> None:
     db.close()
     with contextlib.closing(sqlite3.connect(db.path)) as raw:
@@ -566,3 +597,33 @@ def test_unknown_or_damaged_segment_is_told(db: PrefDB) -> None:
     for bad in ({"arrays": bytes(damaged)}, {"layout": "{}"}, {"layout": stored.layout.replace("28", "999")}):
         with pytest.raises(PrefDBError, match=r"damaged|wrong size"):
             replace(stored, **bad).decode()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_answers_of_a_store_that_was_removed_or_replaced_are_saved(
+    db: PrefDB, tmp_path: Path, is_replaced: bool
+) -> None:
+    answer(db, pair(0), Choice.A)
+    for suffix in ("", "-wal", "-shm"):
+        db.path.with_name(f"prefs.db{suffix}").unlink()
+    if is_replaced:
+        PrefDB.create(db.path, ENV_ID, LENGTH).close()
+    for _ in range(2):  # the second time nothing more is saved
+        with pytest.raises(PrefDBError, match=r"removed or replaced .* put .*saved.* in its place"):
+            answer(db, pair(1), Choice.A)
+    (saved,) = tmp_path.glob("prefs-saved-*.db")
+    with contextlib.closing(PrefDB.open(saved, read_only=True)) as copy:
+        assert copy.n_labels() == 2, "with the answer after which it was noticed"
+    assert db.path.exists() == is_replaced
+
+
+def test_a_store_whose_folder_is_gone_makes_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    with contextlib.closing(PrefDB.create(folder / "prefs.db", ENV_ID, LENGTH)) as db:
+        folder.rename(tmp_path / "b")
+        with pytest.raises(PrefDBError, match="its folder was removed or renamed"):
+            answer(db, pair(0), Choice.A)
+    assert not folder.exists()
+    with contextlib.closing(PrefDB.open(tmp_path / "b" / "prefs.db")) as db:
+        assert db.n_labels() == 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from commands.config import RunConfig, nulls, settings
 from commands.report.references import Reference, target
-from commands.run_folder import read_config, read_record
+from commands.run_folder import read_record
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
@@ -85,12 +85,10 @@ class Run:
         Raises:
             UserError: the folder is no run folder, or its config.json is damaged.
         """
-        config = read_config(path)
+        record = read_record(path)
+        config = record["config"]
         wanted = {"mode": str, "env_id": str, "seed": int, "predictor": dict}
         missing = [name for name, kind in wanted.items() if not isinstance(config.get(name), kind)] or nulls(config)
-        record = read_record(path)
-        about = {"command": list, "machine": dict, "versions": dict}
-        missing += [name for name, kind in about.items() if not isinstance(record.get(name, kind()), kind)]
         if missing:
             raise UserError(f"{path / 'config.json'} is damaged (no {missing[0]} in it); restore it.")
         progress = PROGRESS.read(path)

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import json
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from drlhp.cli.legacy import LEGACY_FILES, converted
 from drlhp.cli.program import program
 from drlhp.cli.segment_files import EXCHANGE_VERSION, form_of, read_segment, write_segment
 from drlhp.data.comparison import Answer, Choice, Comparison
+from drlhp.data.salvage import salvage
 from drlhp.data.segment import Segment
-from drlhp.errors import UserError
+from drlhp.errors import DamagedError, DamagedStoreError, UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from drlhp.runtime.regular_files import open_regular, read_regular
 from pref_db import PrefDB, spreadsheet_cell, store_path
@@ -65,11 +67,18 @@ class ImportConfig:
 def export_command(arguments: list[str]) -> None:
     """Runs `export`. Raises UserError and PrefDBError."""
     config = tyro.cli(ExportConfig, prog=f"{program().name} export", args=arguments, use_underscores=True)
-    db = PrefDB.open(store_path(Path(config.run)), read_only=True)
+    store, output = store_path(Path(config.run)), Path(config.output)
+    left_out: list[str] = []
+    _check_new(output)
     try:
-        n_answers, n_segments = export(db, Path(config.output))
-    finally:
-        db.close()
+        with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
+            n_answers, n_segments = export(db, output)
+    except (DamagedStoreError, DamagedError):
+        shutil.rmtree(output, ignore_errors=True)  # what was made of it before the damage was found
+        left_out, n_answers, n_segments = export_whole(store, output)
+    if left_out:
+        file = output / "left_out.txt"
+        print(f"{store} is damaged: {len(left_out)} rows are not exported, {file} lists them.", flush=True)
     print(f"{n_answers} answers and {n_segments} segments written to {config.output}", flush=True)
 
 
@@ -96,12 +105,29 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
 
     Raises UserError if the folder holds something or cannot be made.
     """
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise UserError(f"{output} exists already; give --output another folder.")
+    _check_new(output)
     _make_folder(output / "segments")
     db.back_up(output / "prefs.db")
     with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # A run may change `db`.
         return _export_files(copy, output)
+
+
+def export_whole(store: Path, output: Path) -> tuple[list[str], int, int]:
+    """Writes what is whole of a damaged store, and left_out.txt; returns its lines, and the numbers of `export`.
+
+    Raises what `export` does, and PrefDBError if nothing can be read.
+    """
+    _make_folder(output / "segments")
+    left_out = salvage(store, output / "prefs.db")
+    (output / "left_out.txt").write_text("".join(f"{line}\n" for line in left_out), encoding="utf-8")
+    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:
+        return left_out, *_export_files(copy, output)
+
+
+def _check_new(output: Path) -> None:
+    """Raises UserError if the folder that --output names holds something."""
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise UserError(f"{output} exists already; give --output another folder.")
 
 
 def _make_folder(folder: Path) -> None:
@@ -113,7 +139,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
-    for segment in db.segments():
+    for segment_id in db.segment_ids():
+        segment = db.segment(segment_id)
+        if segment.id != segment_id:  # the answers would name one that is missing
+            raise DamagedError(f"segment {segment_id} is damaged")
         write_segment(output / "segments", segment)
     rows = list(_rows(db))
     with (output / "labels.jsonl").open("w", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ import tyro
 from drlhp.bounds import SEED, at_least, check
 from drlhp.cli.program import program
 from drlhp.data.comparison import Comparison
-from drlhp.errors import UserError
+from drlhp.errors import DamagedError, UserError
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.answers import LABELLER, MAX_NICKNAME, check_labeller
@@ -87,7 +87,10 @@ class StoredPairs:
         if comparison_id in self.asked:
             return None
         self.asked.add(comparison_id)
-        return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
+        try:
+            return Comparison(self.db.segment(self.ids[i]), self.db.segment(self.ids[j]), flip=False)
+        except DamagedError:
+            return None
 
 
 def label_command(arguments: list[str], trouble: str = "") -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from drlhp.data.damage import damage
 from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
-from drlhp.errors import PrefDBError
+from drlhp.errors import DamagedStoreError, PrefDBError
+from drlhp.runtime.locks import leads_to
 
 BUSY_SECONDS = 10.0
+# An old log of writes beside a good copy would damage that too.
+DAMAGED = (
+    "is damaged: restore a copy, without the -wal and -shm files that lie here (`run.py restore RUN COPY` does both; "
+    "with RUN in place of COPY it keeps what is whole)"
+)
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -25,11 +33,12 @@ def explain(path: Path, error: sqlite3.Error) -> PrefDBError:
         sqlite3.SQLITE_FULL: f"cannot grow, the disk is full: free some space and answer again{safe}",
         sqlite3.SQLITE_IOERR: f"cannot be read or written: check the disk and its free space{safe}",
         sqlite3.SQLITE_NOTADB: "is not a preference database: give the prefs.db of a run",
-        sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy",
         sqlite3.SQLITE_BUSY: "is kept busy by another process: try again, or stop that process",
         sqlite3.SQLITE_READONLY: "cannot be written: check its permissions and its folder's",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened: check permissions, and that no -wal file was left out",
     }
+    if _code(error) == sqlite3.SQLITE_CORRUPT or "Could not decode to UTF-8" in str(error):
+        return DamagedStoreError(f"{path} {DAMAGED}")
     return PrefDBError(f"{path} {fixes.get(_code(error), f'failed in SQLite ({error}): check the file')}")
 
 
@@ -40,23 +49,34 @@ def connect(path: Path, query: str) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA synchronous = FULL")  # a committed answer survives a power cut
         db.execute("PRAGMA foreign_keys = ON")
+    except UnicodeDecodeError as error:  # of the message about a damaged schema
+        db.close()
+        raise DamagedStoreError(f"{path} {DAMAGED}") from error
     except BaseException:
         db.close()
         raise
     return db
 
 
+def check_kind(db: sqlite3.Connection, path: Path) -> int:
+    """Returns the version of a store's schema. Raises sqlite3.Error, and PrefDBError if it is none or newer."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+    return version
+
+
 def connect_checked(path: Path, query: str) -> sqlite3.Connection:
     """Connects to an existing file. Raises sqlite3.Error, or PrefDBError if it is not a store or is damaged."""
     db = connect(path, query)
     try:
-        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise PrefDBError(f"{path} is not a preference database: give the prefs.db of a run")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise PrefDBError(f"{path} is from a newer version (schema {version}): update this program")
+        version = check_kind(db, path)
         if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
-            raise PrefDBError(f"{path} is damaged: restore it from a copy")
+            raise DamagedStoreError(f"{path} {DAMAGED}")
+        if (what := damage(db, version)) is not None:
+            raise DamagedStoreError(f"{path} {DAMAGED} ({what})")
     except BaseException:
         db.close()
         raise
@@ -84,6 +104,8 @@ class SqliteFile:
         self.path = path
         self._db: sqlite3.Connection | None = db
         self._read_only = read_only
+        self._file, self._folder = path.stat(), path.absolute().parent.stat()
+        self._trouble = ""  # what `check_place` has found
 
     def close(self) -> None:
         """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice."""
@@ -118,6 +140,8 @@ class SqliteFile:
 
         A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
         Read results inside: an error after the commit would make the caller store the answer again.
+
+        Raises PrefDBError, also after the commit if the file is not at its place any more.
         """
         db = self._connection()
         if self._read_only:
@@ -129,12 +153,32 @@ class SqliteFile:
             yield db
             db.execute("RELEASE part" if is_part else "COMMIT")
             done = True
+            if not is_part:
+                self.check_place()
         except sqlite3.Error as error:
             raise explain(self.path, error) from error
         finally:
             if db.in_transaction and not done:
                 with contextlib.suppress(sqlite3.Error):
                     db.execute("ROLLBACK TO part" if is_part else "ROLLBACK")
+
+    def check_place(self) -> None:
+        """Raises PrefDBError if the path leads to another file than the open one, or to none.
+
+        The open file still has all answers. They are saved beside the path, unless the folder is another one too.
+        """
+        if not self._trouble and not leads_to(self.path, self._file):
+            if not leads_to(self.path.absolute().parent, self._folder):
+                self._trouble = f"{self.path} is gone, its folder was removed or renamed: give that back its name"
+            else:
+                saved = self.path.with_name(f"{self.path.stem}-saved-{time.time_ns()}.db")
+                self.back_up(saved)
+                self._trouble = (
+                    f"{self.path} was removed or replaced while answers were stored in it: end what uses it, and put "
+                    f"{saved} in its place, which has them all (`run.py restore RUN COPY`)"
+                )
+        if self._trouble:
+            raise PrefDBError(self._trouble)
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:

@@ -6,6 +6,7 @@ Times are unix seconds (UTC). Any of these processes may die, restart or be abse
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -65,7 +66,8 @@ class Notices:
 
     def number(self, key: str) -> int:
         """Returns a setting that counts labels; 0 if it was never set."""
-        return int(float(self.setting(key) or 0))
+        number = self.share(key)
+        return int(number) if math.isfinite(number) else 0
 
     def share(self, key: str) -> float:
         """Returns a setting that is a share of the pairs; 0 if it was never set or is not a number."""

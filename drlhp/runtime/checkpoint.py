@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ from drlhp.errors import UserError, reason_of
 from drlhp.runtime.regular_files import open_regular
 
 FORMAT = 1
+# The types of what a checkpoint may hold; those of other versions and other kinds lack some.
+TYPES: dict[str, type | tuple[type, ...]] = {
+    **{"kind": str, "env_id": str, "run_id": str, "step": int, "optimizer": dict},
+    **{"random": torch.Tensor, "network": str, "algo": str, "updates": int, "finished_returns": list},
+    **{"episodes": int, "true_reward_total": (float, int), "config": dict, "inputs": dict, "own_network": bool},
+    **{"pretrained": bool, "newest_seq": int, "epochs": int, "l2": list, "bag_losses": dict},
+}
+OLDER = "move it away, and an older one beside it is used"
 KEEP = 3
 MAX_SECONDS = 120.0  # A run that learns saves at its next update if the last checkpoint is older than this.
 
@@ -48,6 +57,12 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raises UserError if the run that `folder` belongs to was removed or renamed; to save would make it anew."""
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent} was removed or renamed while a run used it; give it back its name.")
 
 
 def _on_cpu(value: Any) -> Any:
@@ -106,27 +121,49 @@ def read(path: Path) -> dict[str, Any]:
         try:
             state = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # torch's errors for damaged input have no common base class.
-            raise CheckpointError(
-                f"{path} is damaged or no checkpoint of ours; move it away, and an older one beside it is used."
-            ) from error
+            raise CheckpointError(f"{path} is damaged or no checkpoint of ours; {OLDER}.") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int) or not {"kind", "env_id"} <= set(state):
         raise CheckpointError(f"{path} is no checkpoint of ours; give a step-*.pt file from the folder of a run.")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"{path} was written by a newer version (format {state['format']}); update this checkout."
         )
+    for name, kind in TYPES.items():
+        value = state.get(name)
+        is_no_number = kind is int and (isinstance(value, bool) or (isinstance(value, int) and value < 0))
+        if name in state and (is_no_number or not isinstance(value, kind)):
+            raise CheckpointError(f"{path} is damaged (no {name} in it); {OLDER}.")
     return state
+
+
+@contextlib.contextmanager
+def entries(path: Path) -> Iterator[None]:
+    """Raises CheckpointError if the block does not find in the checkpoint of `path` what it takes from there."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (UserError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        what = f"no {error.args[0]} in it" if isinstance(error, KeyError) else reason_of(error)
+        raise CheckpointError(f"{path} is damaged ({what}); {OLDER}.") from error
+
+
+def is_finite(weights: dict[str, Any]) -> bool:
+    """Returns whether all weights are numbers."""
+    return all(bool(torch.isfinite(values).all()) for values in weights.values() if isinstance(values, torch.Tensor))
 
 
 def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
     """Loads weights into a module built from the settings.
 
     Raises:
-        CheckpointError: the settings describe another network.
+        CheckpointError: the settings describe another network, or some weights are not finite.
     """
+    if not is_finite(weights):
+        raise CheckpointError(f"{path} holds weights that are not finite, because the training diverged; {OLDER}.")
     try:
         module.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} holds another network than the flags describe; use those it was trained with."
         ) from error

@@ -20,7 +20,7 @@ class Curves:
     """
 
     def __init__(self, run_dir: Path, part: str) -> None:
-        self.folder = run_dir / "events" / part
+        self._run_dir, self.folder = run_dir, run_dir / "events" / part
         self._writer: SummaryWriter | None = None
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._n_counted = 0
@@ -40,6 +40,8 @@ class Curves:
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Writes one point of each of these curves."""
+        if not self._run_dir.is_dir():  # it was removed or renamed, and is not to be made anew
+            return
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 

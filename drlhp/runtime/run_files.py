@@ -41,6 +41,9 @@ class RunFile:
         path = folder / self.name
         try:
             rows = read_rows(path, errors="strict")
+            names = read_header(path)
+            if names is not None and not (set(self.checked) <= set(names) and names == self.columns[: len(names)]):
+                raise KeyError("a column")  # the next row would stand under other names
             for row in rows:
                 for column in self.checked:
                     float(row[column] or ("nan" if self.has_gaps else ""))
@@ -142,6 +145,16 @@ def read_rows(path: Path, errors: str = "replace") -> list[Row]:
         return []
     names, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[]]
     return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= max(len(names), 1)]
+
+
+def read_header(path: Path) -> tuple[str, ...] | None:
+    """Returns the names of a CSV file's columns; None if there is no file, or no whole line in it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return None
+    return tuple(next(csv.reader([line]))) if line.endswith("\n") else None
 
 
 def as_number(text: str) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from drlhp.bounds import check
 from drlhp.runtime import checkpoint
 from drlhp.training.learner import Learner
 from drlhp.training.pretraining import Pretraining
@@ -33,12 +35,19 @@ class Checkpoints:
         """Whether the newest checkpoint is so old that another is wanted."""
         return time.monotonic() > self._due_at
 
-    def save(self, *, pretrained: bool) -> Path:
-        """Writes a checkpoint, and returns its path."""
+    def save(self, *, pretrained: bool, newest_seq: int) -> Path:
+        """Writes a checkpoint, and returns its path.
+
+        Args:
+            newest_seq: of the answers that the trainer has read.
+        """
+        checkpoint.check_run_folder(self.folder)
         self._due_at = time.monotonic() + checkpoint.MAX_SECONDS
         state = {
             "kind": PART,
             "env_id": self.spec.env_id,
+            "run_id": self.spec.run_id,
+            "newest_seq": newest_seq,
             "config": {name: getattr(self.spec.config, name) for name in ARCHITECTURE},
             "inputs": inputs_as_dict(self.spec.inputs),
             "own_network": self.spec.make_network is not None,
@@ -70,12 +79,14 @@ class Checkpoints:
             CheckpointError: it cannot be used.
         """
         state: dict[str, Any] = checkpoint.load(path, kind=PART, env_id=self.spec.env_id)
-        self.learner.take(state["weights"], path)
-        if self.is_own(path):
-            self.learner.load(state)
-            self.pretraining.load(state)
-            torch.set_rng_state(state["random"])
-        return bool(state["pretrained"])
+        with checkpoint.entries(path):
+            check(replace(self.spec.config, **state["config"]))
+            self.learner.take(state["weights"], path)
+            if self.is_own(path):
+                self.learner.load(state)
+                self.pretraining.load(state)
+                torch.set_rng_state(state["random"])
+            return bool(state["pretrained"])
 
     def is_own(self, path: Path) -> bool:
         """Returns whether the checkpoint is one of this run."""

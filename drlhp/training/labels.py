@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor
 
 from drlhp.data.comparison import Label
+from drlhp.errors import DamagedError
 from drlhp.labelling.reliability import Vote, label_weights
 from drlhp.networks.batches import TrainingPair, bootstrap_count
 from drlhp.runtime.turns import StopFlag
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig
+
+log = logging.getLogger("run")
 
 
 class LabelSet:
@@ -28,30 +32,36 @@ class LabelSet:
         self.db, self.bell, self.config, self.rng = db, bell, config, rng
         self.pairs: dict[int, TrainingPair] = {}  # by the answer's sequence number
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
-        self._last_seq = 0  # the newest answer that was read
+        self.newest_seq = 0  # of the answers that were read
         self._seq_sampled: int | None = None  # the newest label that was sampled; None: no label counts as new yet
 
     def receive(self) -> None:
         """Catches up with the store if the bell has rung; the disk is the truth, so each label counts once."""
-        if self._last_seq and not self.bell.is_set():
+        if self.newest_seq and not self.bell.is_set():
             return
         self.bell.clear()  # before reading: a label that is committed meanwhile rings again
-        for label in self.db.labels(after=self._last_seq):
+        for label in self.db.labels(after=self.newest_seq):
             if label.retracts is not None:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 self.add(label)
-            self._last_seq = max(self._last_seq, label.seq)
+            self.newest_seq = max(self.newest_seq, label.seq)
         for seq in sorted(self.pairs)[: -self.config.label_buffer]:
             del self.pairs[seq]
         if self.config.weigh_labellers:
             self._weigh()
 
     def add(self, label: Label) -> None:
-        """Reads the label's two segments, and decides which members learn from it."""
+        """Reads the label's two segments, and decides which members learn from it; if one is damaged, none does."""
+        try:
+            a, b = self.db.stored_segment(label.a), self.db.stored_segment(label.b)
+            a.decode(), b.decode()
+        except DamagedError as error:
+            log.warning("label %d is left out: %s", label.seq, error)
+            print(f"Label {label.seq} is left out, because one of its clips is damaged.", flush=True)
+            return
         members = range(self.config.ensemble_size)
         counts = tuple(bootstrap_count(label.comparison_id, i) if self.config.bootstraps else 1 for i in members)
-        a, b = self.db.stored_segment(label.a), self.db.stored_segment(label.b)
         self.pairs[label.seq] = TrainingPair(label, a, b, counts)
 
     def _weigh(self) -> None:
@@ -95,7 +105,7 @@ class LabelSet:
 
     def treat_next_as_new(self) -> None:
         """Lets the labels that arrive from now on come first in `sample`."""
-        self._seq_sampled = self._last_seq
+        self._seq_sampled = self.newest_seq
 
     def sample(self) -> list[TrainingPair]:
         """Draws a training batch: up to half of it new labels in turn, so that they soon count; the rest at random."""

@@ -85,6 +85,8 @@ class TrainerSpec:
     n_initial_rounds: int = 1
     """Rounds of initial labels; after each, what it has taught goes to `query_board`."""
     query_board: WeightsBoard | None = None
+    run_id: str = ""
+    """Goes into the checkpoints, which no other run resumes from."""
 
 
 class Trainer:
@@ -307,7 +309,7 @@ class Trainer:
     def save(self) -> Path:
         """Writes a checkpoint of the predictor, and returns its path."""
         self._settle()
-        return self.checkpoints.save(pretrained=self.pretrained)
+        return self.checkpoints.save(pretrained=self.pretrained, newest_seq=self.labels.newest_seq)
 
     def _load(self) -> None:
         """Continues from this run's newest checkpoint, or starts from the predictor of another run."""
@@ -328,7 +330,8 @@ class Trainer:
             self._settle()
             self._measure()
         self.channels.reports.put(Report("reward predictor", self.status()))
-        if self.learner.batches and self.learner.ensemble.is_finite():  # else an older checkpoint is what can continue
+        is_there = self.spec.run_dir.is_dir()  # else the main process says that it is gone
+        if self.learner.batches and is_there and self.learner.ensemble.is_finite():  # else an older one can continue
             self.save()
         self.db.close()
         self.curves.close()

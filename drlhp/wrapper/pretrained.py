@@ -86,10 +86,12 @@ class FirstPredictor:
         if pretrained is not None:
             spaces = f"{observations.space} and {actions.space}"
             pretrained.check_fit(env.inputs, spaces, own_network=settings.make_network is not None)
-            config = replace(config, **pretrained.state["config"])
+            with checkpoint.entries(pretrained.path):
+                config = replace(config, **pretrained.state["config"])
         predictor = RewardPredictor(env.inputs, config, make_network=settings.make_network)
         if pretrained is not None:
-            checkpoint.fill(predictor, pretrained.state["weights"], pretrained.path)
+            with checkpoint.entries(pretrained.path):
+                checkpoint.fill(predictor, pretrained.state["weights"], pretrained.path)
         if is_forked():
             use_threads(1)
         return cls(predictor, config, pretrained)

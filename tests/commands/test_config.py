@@ -587,6 +587,52 @@ def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
         parse([TRAIN, DOT, "--resume", str(path)])
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "expected"),
+    [
+        ("config policy algo", "dqn", "algo must be 'a2c', 'ppo' or 'trpo', not 'dqn'"),
+        ("config policy n_envs", "16", "n_envs must be a whole number, 1 or more, not '16'"),
+        ("config policy n_envs", True, "n_envs must be"),
+        ("config policy lr", float("nan"), "lr must be"),
+        ("config policy demonstrations", 3, "demonstrations must be a text"),
+        ("config predictor batchnorm", "False", "batchnorm must be True or False, not 'False'"),
+        ("config prefs", [], "prefs must hold settings"),
+        ("config page task", None, "task must be a text"),
+        ("config log_dir", "a\0b", "log_dir must be a text"),
+        ("config mode", "gather_initial_prefs", f"its mode is gather_initial_prefs, and the run began with {TRAIN}"),
+        ("config env_id", CARTPOLE, "its env_id is CartPole-v1"),
+        ("history", 1, "no history in it"),
+        ("run_id", None, "no run_id in it"),
+    ],
+)
+def test_what_no_command_line_gives_is_damage_in_every_command(
+    tmp_path: Path, place: str, value: object, expected: str
+) -> None:
+    path = make_run(tmp_path)
+    record = json.loads((path / "config.json").read_text())
+    *sections, name = place.split()
+    values = record
+    for section in sections:
+        values = values[section]
+    values[name] = value
+    (path / "config.json").write_text(json.dumps(record))
+    for read in (read_config, lambda path: parse(["--resume", str(path)])):
+        with pytest.raises(UserError, match=r"config\.json is damaged \(.*\); restore it\.$") as raised:
+            read(path)
+        assert expected in str(raised.value)
+
+
+def test_settings_too_deep_to_read_and_pipes_are_one_sentence(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    (path / "config.json").write_text('{"config":' + "[" * 100_000)
+    with pytest.raises(UserError, match="is damaged"):
+        read_config(path)
+    (path / "config.json").unlink()
+    os.mkfifo(path / "config.json")
+    with pytest.raises(UserError, match="is no regular file"):
+        read_config(path)
+
+
 def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
     place = tmp_path / "a b"
     path = make_run(place)

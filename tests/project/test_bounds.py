@@ -26,6 +26,8 @@ class Example:
     algo: Literal["a2c", "ppo", "trpo"] = "a2c"
     debug: bool = False
     name: str | None = None
+    place: str = "a"
+    interval: float = 0.5
     of_anything: int = 0
 
 
@@ -34,7 +36,7 @@ class Example:
     [
         *({"n_envs": LARGEST}, {"n_envs": np.int64(3)}, {"ent_coef": 1}, {"ent_coef": np.float32(0)}),
         *({"lr": 5e-324}, {"beta": math.inf}, {"gamma": 0}, {"wait": "initial"}, {"wait": 0.5}, {"seed": 2**62 - 1}),
-        *({"algo": "trpo"}, {"debug": np.True_}, {"of_anything": -1}),
+        *({"algo": "trpo"}, {"debug": np.True_}, {"of_anything": -1}, {"name": "é"}),
     ],
 )
 def test_what_its_annotation_allows_may_stand_in_a_field(works: dict[str, Any]) -> None:
@@ -61,6 +63,13 @@ def test_what_its_annotation_allows_may_stand_in_a_field(works: dict[str, Any]) 
         ("algo", "dqn", "'a2c', 'ppo' or 'trpo'"),
         ("debug", "False", "True or False"),
         ("debug", 1, "True or False"),
+        ("n_envs", True, "a whole number, 1 or more"),
+        ("interval", "1", "a number"),
+        ("interval", math.nan, "a number"),
+        ("name", 3, "a text"),
+        ("name", "a\0b", "a text"),
+        ("place", None, "a text"),
+        ("place", "\ud800", "a text"),
     ],
 )
 def test_what_its_annotation_excludes_is_named_as_a_flag_or_a_keyword(name: str, value: Any, wanted: str) -> None:

@@ -12,7 +12,9 @@ from tests.support import ROOT
 
 THE_STORES_OWN = {
     "pref_db.py",
+    "drlhp/data/damage.py",
     "drlhp/data/rows.py",
+    "drlhp/data/salvage.py",
     "drlhp/data/schema.py",
     "drlhp/data/sqlite_file.py",
     "drlhp/labelling/answer_log.py",

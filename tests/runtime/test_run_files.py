@@ -48,7 +48,9 @@ def test_what_a_crash_has_left_of_a_row_is_no_part_of_the_next(table: RunFile, t
 
 
 @pytest.mark.parametrize("table", ROWS)
-@pytest.mark.parametrize("content", [b"\x00\xff\xfe\n\x80,1\n", b"a,b\n1,2\n", b"steps,seconds,capped\nx,y,z\n"])
+@pytest.mark.parametrize(
+    "content", [b"\x00\xff\xfe\n\x80,1\n", b"a,b\n1,2\n", b"steps,seconds,capped\nx,y,z\n", b"a,b\n", b"\n"]
+)
 def test_a_file_of_something_else_is_said_to_be_damaged(content: bytes, table: RunFile, tmp_path: Path) -> None:
     (tmp_path / table.name).write_bytes(content)
     with pytest.raises(UserError, match=f"{table.name} is damaged; move it away"):
