@@ -516,7 +516,7 @@ def test_a_flag_overrides_what_is_resumed(tmp_path: Path) -> None:
     "flags",
     [
         *(("--policy_network", "nature"), ("--clip_steps", "9"), ("--load_prefs_dir", "a")),
-        *(("--demonstrations", "a.npz"), ("--explore_million_timesteps", "1"), ("--init_noise_std", "1")),
+        *(("--demonstrations", "a.npz"), ("--explore_million_timesteps", "0.05"), ("--init_noise_std", "1")),
     ],
 )
 def test_what_a_run_folder_holds_does_not_change_when_it_is_resumed(tmp_path: Path, flags: tuple[str, str]) -> None:
