@@ -18,7 +18,7 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
 LOG := .tools/setup.log
 
-.PHONY: help setup demo test quick check format bench docs test-packages
+.PHONY: help setup demo test quick check format bench chaos docs test-packages
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -53,6 +53,9 @@ format: $(READY) ## format the code and sort its imports
 
 bench: $(READY) ## measure speed and memory, beside other implementations (about an hour; installs those)
 	@$(VENV_PYTHON) -m benchmarks.speed.bench --peers
+
+chaos: $(READY) ## attack processes, files, flags and the label server (20 minutes, on Linux), to results/chaos.json
+	@$(VENV_PYTHON) -m benchmarks.chaos
 
 docs: $(READY) ## build the documentation as a site in site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --quiet && echo "Open site/index.html"

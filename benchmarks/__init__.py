@@ -1,4 +1,4 @@
-"""Measurements: `speed` of the parts and of whole runs, and `learning` from labels."""
+"""Measurements: `speed` of the parts and of whole runs, and `learning` from labels; and attacks: `chaos`."""
 
 from pathlib import Path
 
