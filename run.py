@@ -9,9 +9,13 @@ to the answers; the policy learns from the rewards that it predicts. `RINGS` lis
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
+
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +27,6 @@ from drlhp.cli import FAILURE, INTERRUPTED, command_line
 from drlhp.runtime.leash import everything_ends_here
 from drlhp.runtime.start import warm_up, warmed_up
 
-if __name__ == "__main__":
-    leave_without_packages()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
-
 # For the child processes. Threads that wait sleep and do not spin, because the parts of the ring share the processor;
 # and the memory of large batches is kept for the next one, because the system would fault it in again.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -36,6 +36,7 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 if __name__ == "__main__":
+    leave_without_packages()
     # The rest of this file is the ring of the four modes. Its imports take seconds, so the other commands, of which
     # each imports what it needs, end here; and a mode starts its server of processes, which imports meanwhile.
     if not names_mode(sys.argv[1:]):

@@ -403,6 +403,14 @@ def test_ctrl_c_in_the_first_moment_leaves_nothing_behind(tmp_path: Path) -> Non
     assert not (tmp_path / "a").exists()
 
 
+def test_ctrl_c_during_the_first_imports_just_ends_the_program(tmp_path: Path) -> None:
+    """Without a traceback: a busy machine may take seconds for them."""
+    interrupts = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "difflib.py").write_text(interrupts)  # stands before the standard library's, which is imported early
+    result = run(tmp_path, "report", status=-signal.SIGINT, PYTHONPATH=str(tmp_path))
+    assert result.stdout + result.stderr == ""
+
+
 def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:

@@ -130,8 +130,10 @@ def signals(number: int, notes: Notes, kills: int = KILLS) -> None:
 
 def judge(ended: Ended, did: str, notes: Notes) -> None:
     """Notes what is wrong with the end of a killed run."""
-    by_signal = [-number for number in TO_MAIN] + [130] if " to main " in did else []
-    if wrong := complaint(ended, 0, 130, *by_signal):
+    # Nothing is saved, and nothing said, if SIGINT comes while the program is being imported.
+    ended_well = (0, 130, -signal.SIGINT)
+    by_signal = [-number for number in TO_MAIN] if " to main " in did else []
+    if wrong := complaint(ended, *ended_well, *by_signal):
         notes.found(did, wrong)
 
 
