@@ -344,3 +344,67 @@ def test_labelled_segments_that_look_alike_do_not_make_later_rewards_huge() -> N
         predictor.fit_normaliser(predictor(torch.ones(64, DIMENSIONS), actions))
     rewards = predicted_reward(predictor, torch.randn(64, DIMENSIONS), actions)
     assert 0 < np.abs(rewards).max() < 10 * SMALL.reward_std
+
+
+# -- the same numbers as imitation -------------------------------------------------------------------------------------
+# Written out after its published source (github.com/HumanCompatibleAI/imitation), because the package needs an older
+# Gymnasium: `PreferenceModel.probability` and `CrossEntropyRewardLoss` in src/imitation/algorithms/
+# preference_comparisons.py, and `RunningNorm` in src/imitation/util/networks.py.
+
+
+def imitations_loss(rewards: torch.Tensor, preferences: torch.Tensor, noise_prob: float) -> torch.Tensor:
+    """(2, B, T) rewards of both fragments, (B,) preferences for the first one -> the mean cross-entropy."""
+    difference = (rewards[1] - rewards[0]).sum(1).clip(-50, 50)
+    probability = noise_prob * 0.5 + (1 - noise_prob) / (1 + difference.exp())
+    return torch.nn.functional.binary_cross_entropy(probability, preferences)
+
+
+@pytest.mark.parametrize("noise_prob", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_preference_loss_is_imitations_with_its_noise(seed: int, noise_prob: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(2, 64, 25, generator=generator, dtype=torch.float64, requires_grad=True)
+    preferences = torch.randint(0, 3, (64,), generator=generator).double() / 2  # 0.5: both are as good
+    theirs = imitations_loss(rewards, preferences, noise_prob)
+    (their_gradient,) = torch.autograd.grad(theirs, rewards)
+    mu = torch.stack([preferences, 1 - preferences], 1)
+    ours = preference_loss(*rewards.sum(2), mu, noise_prob).mean()
+    (our_gradient,) = torch.autograd.grad(ours, rewards)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-5, atol=1e-8)
+    assert their_gradient.abs().max() > 1e-4
+
+
+class ImitationsRunningNorm:
+    """The moments of all values so far, batch by batch (Chan et al. 1979)."""
+
+    def __init__(self) -> None:
+        self.mean, self.var, self.count = 0.0, 1.0, 0
+
+    def update(self, batch: np.ndarray) -> None:
+        n, delta = len(batch), batch.mean() - self.mean
+        total = self.count + n
+        self.mean += delta * n / total
+        self.var = (self.var * self.count + batch.var() * n + delta**2 * self.count * n / total) / total
+        self.count = total
+
+    def __call__(self, rewards: np.ndarray) -> np.ndarray:
+        return (rewards - self.mean) / np.sqrt(self.var + 1e-5)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (-3.0, 0.2), (40.0, 9.0)])
+def test_rewards_are_normalised_as_imitation_does(mean: float, std: float) -> None:
+    """But for its epsilon, Bessel's correction, and the standard deviation that we want, which is not 1."""
+    rng, predictor = np.random.default_rng(0), RewardPredictor(VECTORS, SMALL)
+    raw = rng.normal(mean, std, (predictor.n_members, 4096)).astype(np.float32)
+    predictor.fit_normaliser(torch.from_numpy(raw))
+    segments = rng.normal(mean, std, (predictor.n_members, 10, 25)).astype(np.float32)
+    ours, sums = predictor.normalised(raw), predictor.normalised(segments.sum(2), 25)
+    for member, told in enumerate(raw):
+        norm = ImitationsRunningNorm()
+        for batch in np.split(told.astype(np.float64), 8):
+            norm.update(batch)
+        np.testing.assert_allclose(ours[member], norm(told) * predictor.reward_std, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            sums[member], norm(segments[member]).sum(1) * predictor.reward_std, rtol=2e-3, atol=1e-4
+        )
