@@ -53,7 +53,7 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
     """How far the car gets from the bottom of its valley, out of which it needs speed, after so much exploration."""
     config = PolicyConfig(
         algo="ppo",
-        **{**PPO_DEFAULTS, "n_steps": 64, "lr": 5e-3},  # type: ignore[arg-type]
+        **{**PPO_DEFAULTS, "n_steps": 64, "lr": 5e-3, "ppo_minibatches": 4},  # type: ignore[arg-type]
         n_envs=8,
         million_timesteps=0.0005,
         gamma=0.95,
@@ -71,7 +71,7 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
 
 
 def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path) -> None:
-    assert positions_reached(tmp_path / "a", 0.02) > 1.5 * positions_reached(tmp_path / "b", 0)
+    assert positions_reached(tmp_path / "a", 0.01) > 1.5 * positions_reached(tmp_path / "b", 0)
 
 
 @pytest.mark.parametrize(("steps", "weight"), [(0, 0.5), (500, 0.25), (1000, 0.0)])
