@@ -298,7 +298,6 @@ def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Pr
     """
     goal = ring.goal_labels if gathers(ring.config) else 0
     progress = ring.watchers.progress(initial_labels=ring.config.prefs.labels_to_start(), goal_labels=goal)
-    idle_seconds = ring.watchers.idle_seconds
     try:
         while not finished():
             busy = [part.step() for part in ring.here]
@@ -309,7 +308,7 @@ def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Pr
             clips = ring.takes_segments.clips() if ring.takes_segments else ""
             ring.watchers.show_progress(progress, n_labels=ring.channels.n_labels.value, clips=clips)
             if not any(busy):
-                ring.children.wait(idle_seconds)
+                ring.children.wait(ring.watchers.idle_seconds)
         ring.children.stop()
         read_reports(ring, progress)
     finally:
@@ -318,7 +317,8 @@ def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Pr
 
 
 def read_reports(ring: Ring, progress: Progress) -> None:
-    """Takes in what the parts report; raises ChildError if one has failed."""
+    """Takes in what the parts report, and the labels; raises ChildError if a part has failed."""
+    progress.labels = ring.channels.n_labels.value
     for report in drain(ring.channels.reports):
         if isinstance(report, Failure):
             raise ChildError(f"the {report.source} process failed: {report.message}", report.traceback)

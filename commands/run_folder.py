@@ -111,13 +111,17 @@ class RunFolder:
         before = read_config(path)
         folder, file = cls(path), path / "config.json"
         config = json.loads(json.dumps(config | {"resume": None}))  # as JSON would return it
-        if config != before:
-            record = read_record(path)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            record["history"] = [*record.get("history", []), {"until": now, "config": before}]
-            draft = file.with_suffix(".new")
-            draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
-            draft.replace(file)
+        try:
+            if config != before:
+                record = read_record(path)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                record["history"] = [*record.get("history", []), {"until": now, "config": before}]
+                draft = file.with_suffix(".new")
+                draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
+                draft.replace(file)
+        except BaseException:
+            folder.close()  # so that the folder is free again, in this process too
+            raise
         return folder
 
     def check(self) -> None:

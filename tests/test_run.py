@@ -544,6 +544,8 @@ def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(t
         assert "the disk is full" in refused(tmp_path, *words, "--run_name", "a", status=1)
     here(tmp_path, "--resume", str(tmp_path / "a"))
     assert answers(tmp_path / "a") == answers(tmp_path) and len(pairs) == 12
+    again = here(tmp_path, "--resume", str(tmp_path / "a"))
+    assert re.search(r"labels used +12\b", again.stdout), "also if there was nothing left to do"
 
 
 def test_a_full_disk_takes_no_name(tmp_path: Path) -> None:

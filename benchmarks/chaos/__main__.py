@@ -26,7 +26,7 @@ import tyro
 
 from benchmarks import ROOT
 from benchmarks.chaos import command_lines, routes, server_kills, signals, stored_files
-from benchmarks.chaos.cases import Body, Outcome, carry_out
+from benchmarks.chaos.cases import NOT_BEGUN, Body, Outcome, carry_out
 from benchmarks.chaos.full_disks import FullDisks
 from commands.run_folder import git_revision
 from drlhp.runtime.machine import machine
@@ -116,7 +116,8 @@ def chaos(
             "findings": [asdict(finding) for finding in outcome.findings],
         }
         n_findings += len(outcome.findings)
-        print(f"{name}: {outcome.counts['cases']} cases, {len(outcome.findings)} findings", flush=True)
+        missing = f", {n} cases {NOT_BEGUN}" if (n := outcome.counts[NOT_BEGUN]) else ""
+        print(f"{name}: {outcome.counts['cases']} cases, {len(outcome.findings)} findings{missing}", flush=True)
         for finding in outcome.findings if case is not None else ():
             print(f"  {finding.did}\n    {finding.seen}", flush=True)
     if case is None:

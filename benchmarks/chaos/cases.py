@@ -31,6 +31,7 @@ from drlhp.runtime.machine import n_cores
 MARK = "CHAOS_CASE"  # environment variable by which the processes of a case are found, whoever their parent is now
 LEAVE_SECONDS = 90.0  # A run waits 60 s for its children, and then kills them.
 LOOK_SECONDS = 0.02
+NOT_BEGUN = "not begun, because the time was over"  # among the counts
 SENTENCE = re.compile(r"(run\.py|drlhp): .+[^.][.?]")
 HELP = re.compile("For full helptext|usage: ")  # the parser's own words about flags
 TRACEBACK = "Traceback (most recent call last)"
@@ -112,7 +113,7 @@ def carry_out(
         while True:
             while len(running) < n_cores() and (number := next(left, None)) is not None:
                 if time.monotonic() >= until:
-                    outcome.counts["cases not begun, because the time was over"] += 1
+                    outcome.counts[NOT_BEGUN] += 1
                 else:
                     running.append(_begin(attack, body, seed, number, seconds))
             if not running:

@@ -25,7 +25,8 @@ FLAGS = (
 )
 ENDLESS, STEPS_TO_END = "5", 1000  # million steps of a run that is to be killed; steps of its last part
 PHASE_SECONDS = 120.0
-CHILD_SECONDS = 10.0  # in which the death of a child is noticed
+HELPERS = ("forkserver", "resource_tracker")  # of multiprocessing; without them a run may go on
+HELPER_SECONDS = 10.0  # for a run to end because it lacks one
 # What the main process may be sent; its children ignore all but the first.
 TO_MAIN = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -98,9 +99,9 @@ class Life:
         return True
 
     def death(self, did: str) -> Ended:
-        """Waits until all processes have ended; a run that a signal did not end is ended with SIGINT."""
-        main_was_hit = " to main " in did
-        if not self.command.wait(LEAVE_SECONDS if main_was_hit else CHILD_SECONDS):
+        """Waits until all processes have ended; one that goes on without a helper gets SIGINT."""
+        may_go_on = any(f" to {name} " in did for name in HELPERS)
+        if not self.command.wait(HELPER_SECONDS if may_go_on else LEAVE_SECONDS) and may_go_on:
             self.notes.count(f"went on after {did}")
             self.send(self.main, signal.SIGINT)
         ended = self.command.ended()

@@ -648,6 +648,10 @@ def test_a_run_folder_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
             RunFolder.resume(path, read_config(path))
     finally:
         folder.close()
+    (path / "config.new").mkdir()  # stands where the changed config is drafted
+    with pytest.raises(IsADirectoryError):
+        RunFolder.resume(path, read_config(path) | {"seed": 3})
+    RunFolder.resume(path, read_config(path)).close()  # which is free again
     (path / "lock").unlink()
     (path / "lock").mkdir()  # permissions do not bind root
     with pytest.raises(UserError, match=r"^cannot write in .+ \(Is a directory\); allow that, or copy it elsewhere\.$"):
