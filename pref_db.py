@@ -10,12 +10,13 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from drlhp.data.comparison import Answer, Choice, Comparison, Label
+from drlhp.data.horizon import Horizon
 from drlhp.data.rows import (
     ANSWER_COLUMNS,
     IF_NEW,
@@ -105,6 +106,7 @@ class PrefDB(SqliteFile):
         self.env_id: str = meta["env_id"]
         self.segment_length = int(meta["segment_length"])
         self.run_id: str = meta.get("run_id", "")  # of the run that made it; "" in older stores, and in those of no run
+        self.horizon = Horizon()
 
     @classmethod
     def create(cls, path: str | Path, env_id: str, segment_length: int, run_id: str = "") -> "PrefDB":
@@ -175,7 +177,9 @@ class PrefDB(SqliteFile):
         """Stores many answers in one transaction, all or none; returns what `add_answer` does, in the same order."""
         with self.transaction() as db:
             rest = (teacher, None, (None, None), None)
-            seqs = [self._insert(db, comparison, Choice(choice), *rest) for comparison, choice in answers]
+            seqs = [self._hidden(db, one) or self._insert(db, one, Choice(choice), *rest) for one, choice in answers]
+            if self.horizon.hides:
+                self.horizon.move(max([self.horizon.seq, *seqs]), self.newest_seq())
             return [self._stored_label(seq) for seq in seqs]
 
     def add_exported(self, answers: Iterable[Answer]) -> None:
@@ -191,7 +195,7 @@ class PrefDB(SqliteFile):
         These are the effective labels with a greater seq, and retractions (mu None) of answers that it has seen.
         """
         labels = []
-        for row in self.read(f"{SELECT_LABEL} WHERE seq > ? ORDER BY seq", (after,)):
+        for row in self.read(f"{SELECT_LABEL} WHERE seq > ? AND seq <= ? ORDER BY seq", (after, self.horizon.seq)):
             effective, label = row[-1], label_of(row)
             if effective and label.mu is not None:
                 labels.append(label)
@@ -212,7 +216,8 @@ class PrefDB(SqliteFile):
     def segment(self, segment_id: str) -> Segment:
         """Returns a segment with its view clip. Raises PrefDBError if it is unknown."""
         stored = self.stored_segment(segment_id)
-        return stored.decode(self.read("SELECT view FROM segment WHERE id = ?", (segment_id,))[0][0])
+        segment = stored.decode(self.read("SELECT view FROM segment WHERE id = ?", (segment_id,))[0][0])
+        return replace(segment, given_id=segment_id)
 
     def segments(self) -> Iterator[Segment]:
         """Yields every stored segment, newest last, one in memory at a time."""
@@ -223,7 +228,7 @@ class PrefDB(SqliteFile):
         """Yields every effective answer in order, incomparable ones included."""
         source = "effective_answer JOIN comparison ON comparison.id = comparison_id"
         columns = f"segment_a, segment_b, {ANSWER_COLUMNS}, {LABELLER_COLUMNS if self.version > 1 else NO_LABELLER}"
-        for row in self.read(f"SELECT seq, {columns} FROM {source} ORDER BY seq"):
+        for row in self.read(f"SELECT seq, {columns} FROM {source} WHERE seq <= ? ORDER BY seq", (self.horizon.seq,)):
             yield _effective_answer(self, row)
 
     def newest_seq(self) -> int:
@@ -254,7 +259,8 @@ class PrefDB(SqliteFile):
         """
         who = "coalesce(labeller, teacher)" if self.version > 1 else "teacher"
         columns = f"seq, {who}, comparison_id, preferred"
-        return self.read(f"SELECT {columns} FROM effective_answer WHERE choice <> 'incomparable' ORDER BY seq")
+        query = f"SELECT {columns} FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ? ORDER BY seq"
+        return self.read(query, (self.horizon.seq,))
 
     def add_segments(self, segments: Sequence[Segment]) -> None:
         """Stores segments without asking about them, in one commit; stored segments stay as they are."""
@@ -281,11 +287,16 @@ class PrefDB(SqliteFile):
 
     def n_labels(self) -> int:
         """Returns how many effective answers train the predictor."""
-        return self.read("SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable'")[0][0]
+        query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
+        return self.read(query, (self.horizon.seq,))[0][0]
 
     def n_answers(self) -> int:
         """Returns how many effective answers there are, incomparable ones included."""
         return self.read("SELECT count(*) FROM effective_answer")[0][0]
+
+    def _hidden(self, db: sqlite3.Connection, comparison: Comparison) -> int | None:
+        query = "SELECT min(seq) FROM answer WHERE comparison_id = ? AND seq > ?"
+        return db.execute(query, (comparison.id, self.horizon.seq)).fetchone()[0]
 
     def _insert(
         self,

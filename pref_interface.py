@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from drlhp.queries.selection import DrawnQueries, Queries, QuerySelection, strat
 from drlhp.queries.status import Status
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.pulse import doing
+from drlhp.runtime.snapshot import kept_of, restore_kept
 from drlhp.screens.opening import Ui
 from pref_db import PrefDB
 
@@ -93,6 +94,11 @@ class PrefsConfig:
     """What the policy waits for: `initial`, the first n_initial_prefs labels; `never`, a few of them. With a number
     from 0 to 1 people are asked as often as synthetic teachers, and the policy waits while a greater share is open."""
 
+    @property
+    def judged_by_reward(self) -> bool:
+        """Whether the teacher's answers depend on the true reward."""
+        return self.synthetic_prefs and ":" not in self.teacher
+
     def labels_to_start(self) -> int:
         """Returns the number of labels with which the reward predictor is pretrained and the policy starts."""
         if self.wait_for_labels == "initial":
@@ -139,6 +145,11 @@ class PrefInterface:
         goal: labels after which nobody is asked any more.
         rounds: asks the initial labels in rounds; None if there is only one.
     """
+
+    KEPT = (
+        *("rng", "pool", "queries", "gatherer", "schedule"),
+        *("_began", "_said_end", "_looked_for_ties", "_said_same"),
+    )
 
     def __init__(
         self,
@@ -187,6 +198,21 @@ class PrefInterface:
         if self.ended:
             self._end()
         return took or asked or answered
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` takes."""
+        waiting = Pool(self.channels.segments.queue)
+        seen = min(self.db.newest_seq(), self.db.horizon.seq)
+        return {"kept": kept_of(self), "waiting": waiting.snapshot(), "seen": seen}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from there; answers that the store has from later on are given again."""
+        self.db.horizon.move(state["seen"], self.db.newest_seq())
+        restore_kept(self, state["kept"])
+        waiting = Pool()
+        waiting.restore(state["waiting"])
+        for candidate in waiting:
+            self.channels.segments.put(candidate)
 
     @property
     def ended(self) -> bool:

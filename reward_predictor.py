@@ -135,10 +135,7 @@ class RewardPredictor(nn.Module):
             self.body = networks.FeaturePoints(self.n_members)
         else:
             self.body = networks.RewardCNN(
-                inputs.observation_shape[0],
-                self.n_members,
-                batchnorm=config.batchnorm,
-                dropout=config.dropout,
+                inputs.observation_shape[0], self.n_members, batchnorm=config.batchnorm, dropout=config.dropout
             )
         n_features = int(self.body.n_features)
         self.n_frames: int | None = getattr(self.body, "n_frames", None)
@@ -165,8 +162,7 @@ class RewardPredictor(nn.Module):
             features = self.body(observations)  # (members, B, features)
         features = features.float()
         if self.joint is not None:
-            beside = actions.expand(self.n_members, -1, -1)
-            features = F.leaky_relu(self.joint(torch.cat([features, beside], dim=2)), 0.01)
+            features = F.leaky_relu(self.joint(torch.cat([features, actions.expand(self.n_members, -1, -1)], 2)), 0.01)
         rewards = self.out(features)  # (members, B, actions or 1)
         if self.n_actions:
             return rewards.gather(2, actions.expand(self.n_members, -1).unsqueeze(2)).squeeze(2)
@@ -307,12 +303,8 @@ def agreement(difference: Tensor, mu: Tensor) -> tuple[int, int]:
 
 # A checkpoint records these settings, so that the same networks can be built again.
 ARCHITECTURE = (
-    "reward_predictor_network",
-    "reward_predictor_uses_actions",
-    "ensemble_size",
-    "batchnorm",
-    "dropout",
-    "reward_std",
+    *("reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size"),
+    *("batchnorm", "dropout", "reward_std"),
 )
 
 
@@ -354,6 +346,8 @@ class PredictorCopy:
     before. Otherwise the zero, the scale and the values would change with how many bodies happen to lie down.
     """
 
+    KEPT = ("predictor", "version", "_recent", "normaliser", "scale")
+
     def __init__(self, predictor: RewardPredictor, board: WeightsBoard) -> None:
         self.predictor, self.board, self.version = predictor, board, 0
         self._quick = predictor  # predicts the same, with batch norm folded if there is any
@@ -365,6 +359,17 @@ class PredictorCopy:
     def trained(self) -> bool:
         """Whether weights were ever published."""
         return self.board.version > 0
+
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """The mean and standard deviation by which it normalises; restored after the predictor."""
+        return self._quick.mean, self._quick.std
+
+    @scale.setter
+    def scale(self, scale: tuple[Tensor, Tensor]) -> None:
+        self._quick = self.predictor.folded() if self.version else self.predictor
+        self._quick.mean.copy_(scale[0])
+        self._quick.std.copy_(scale[1])
 
     @torch.inference_mode()
     def refresh(self) -> int:

@@ -55,6 +55,7 @@ from commands.flags import parse
 from commands.preflight import check_inputs
 from commands.progress import Progress, say
 from commands.run_folder import RunFolder
+from commands.snapshots import Snapshots
 from commands.stores import prepare_store
 from commands.watchers import Watchers
 from drlhp.errors import ChildError
@@ -99,14 +100,14 @@ class Ring:
     """The parts of one run, joined by queues and flags (`Channels`) and by boards with the predictor's weights."""
 
     def __init__(self, config: RunConfig, path: Path, run_id: str = "") -> None:
-        self.config, self.path, self.run_id = config, path, run_id
-        self.store_path = path / "prefs.db"
+        self.config, self.path, self.run_id, self.store_path = config, path, run_id, path / "prefs.db"
         self.device = config.torch_device()
         self.take_turns = take_turns(config)
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.here: list[Part] = []  # the parts that run in this process, in the order of their steps
         self.children = Children(self.channels, say)  # the parts that have processes of their own
         self.watchers = Watchers(config, path)
+        self.snapshots = Snapshots(config, path, run_id)
         info = env_info(config.env_id)
         self.inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
         self.board = self.new_board() if config.uses_preferences else None  # reward predictor -> policy
@@ -162,15 +163,9 @@ def ask(ring: Ring) -> Finished:
     ring.watchers.add_teacher(gatherer)
     if config.mode == "gather_initial_prefs":
         ring.channels.bell = None  # no trainer listens
+    over, goal = config.policy.million_timesteps * 1e6, ring.goal_labels
     interface = PrefInterface(
-        db,
-        gatherer,
-        ring.channels,
-        config.prefs,
-        seed=config.seed,
-        goal=ring.goal_labels,
-        annealed_over=config.policy.million_timesteps * 1e6,
-        rounds=rounds,
+        db, gatherer, ring.channels, config.prefs, seed=config.seed, goal=goal, annealed_over=over, rounds=rounds
     )
     ring.takes_segments = interface
     ring.here.append(interface)
@@ -243,8 +238,11 @@ def act(ring: Ring) -> Finished:
         resume=bool(config.resume),
         clip_steps=config.prefs.clip_steps,
         end_penalty=config.prefs.teacher_end_penalty,
+        judged_by_reward=config.prefs.judged_by_reward,
         device=ring.device,
         run_id=ring.run_id,
+        remembers=ring.snapshots.takes,
+        began_at=ring.snapshots.began_at,
     )
     if config.synchronous:
         worker = PolicyWorker(spec, ring.channels)
@@ -285,6 +283,7 @@ def build(ring: Ring) -> Finished:
     finished = {part: part(ring) for part in plan.parts}
     if not ring.config.synchronous:
         ring.channels.read_in_background()  # the children have the other ends already
+    ring.snapshots.begin(ring.here, ring.channels, [ring.board, ring.query_board])
     return finished[plan.until]
 
 
@@ -299,16 +298,18 @@ def turn(ring: Ring, finished: Finished, check_folder: Callable[[], None]) -> Pr
     goal = ring.goal_labels if gathers(ring.config) else 0
     progress = ring.watchers.progress(initial_labels=ring.config.prefs.labels_to_start(), goal_labels=goal)
     try:
-        while not finished():
-            busy = [part.step() for part in ring.here]
-            ring.watchers.show_episodes(drain(ring.channels.episodes))
-            read_reports(ring, progress)
-            check_folder()
-            ring.children.check()
-            clips = ring.takes_segments.clips() if ring.takes_segments else ""
-            ring.watchers.show_progress(progress, n_labels=ring.channels.n_labels.value, clips=clips)
-            if not any(busy):
-                ring.children.wait(ring.watchers.idle_seconds)
+        with ring.snapshots.whole_turns() as pressed:
+            while not (finished() or pressed):
+                busy = [part.step() for part in ring.here]
+                ring.watchers.show_episodes(drain(ring.channels.episodes))
+                read_reports(ring, progress)
+                check_folder()
+                ring.children.check()
+                clips = ring.takes_segments.clips() if ring.takes_segments else ""
+                ring.watchers.show_progress(progress, n_labels=ring.channels.n_labels.value, clips=clips)
+                ring.snapshots.count()
+                if not any(busy):
+                    ring.children.wait(ring.watchers.idle_seconds)
         ring.children.stop()
         read_reports(ring, progress)
     finally:

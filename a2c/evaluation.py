@@ -82,7 +82,7 @@ def play(
             actions[playing] = policy.act(observations[playing], noise, remembered)[0]
             memory[playing] = remembered
             observations, rewards, terminated, truncated, _ = env.step(actions)
-        returns[playing] += rewards[playing]
+        returns[playing] += np.where(np.isinf(rewards), np.nan, rewards)[playing]  # no sum is infinity less infinity
         lengths[playing] += 1
         rewarded_at = np.where(rewards != 0, lengths, rewarded_at)
         playing &= ~(terminated | truncated)

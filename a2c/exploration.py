@@ -22,6 +22,8 @@ REWARD_STD = 0.1  # of the rewards, about a mean of zero: small, so that the val
 class StateEntropy:
     """Rewards states for their distance from those seen before."""
 
+    KEPT = ("_rng", "_seen", "_count", "_mean", "_squares")
+
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._seen: Tensor | None = None  # (K, D)

@@ -37,6 +37,8 @@ class Learner:
         crew: computes the gradients on pixels together.
     """
 
+    KEPT = ("policy", "optimizer", "units")
+
     def __init__(self, info: EnvInfo, config: PolicyConfig, policy: Policy, crew: Crew = ALONE) -> None:
         self.info, self.config, self.policy = info, config, policy
         # A minibatch of vectors takes less time than sending the orders to the crew.

@@ -269,7 +269,10 @@ class Policy(nn.Module):
         if self.statistics is None or (of_pixels and self.statistics.count >= PIXEL_STEPS):
             return
         self.statistics.add(torch.from_numpy(observations[:, -1] if of_pixels else observations))
-        for body in self._computing.modules:
+        self._normalise(self._computing.modules)
+
+    def _normalise(self, bodies: Sequence[nn.Module]) -> None:
+        for body in bodies:
             body.reader.normalise(*self.statistics.mean_and_std())  # type: ignore[union-attr, operator]
 
     def refresh(self) -> None:
@@ -279,4 +282,6 @@ class Policy(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         result = super().load_state_dict(*args, **kwargs)
         self._computing.refresh(buffers=True)
+        if self.statistics is not None and self.statistics.count:  # else the copy's would be rounded twice
+            self._normalise(self._computing.modules[1:])
         return result

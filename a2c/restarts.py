@@ -26,6 +26,8 @@ class Restarts:
         first: least steps of an episode, and about the length of the first ones.
     """
 
+    KEPT = ("given_up", "_ages", "_start_values")
+
     def __init__(self, n_envs: int, first: int) -> None:
         self._first = first
         self.given_up = np.zeros(n_envs, np.bool_)  # (N,) episodes that the next rollout ends at its start

@@ -83,6 +83,7 @@ class ValueUnits:
     not, so that if all states become worth more, all values soon rise.
     """
 
+    KEPT = ("rollouts", "mean", "square")
     share = 0.1  # of the newest rollout in the mean and the standard deviation; more in the first rollouts
 
     def __init__(self) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a2c.crew import ALONE, Arena, Crew
+from a2c.history import History
 from a2c.model import Policy
 from drlhp.data.candidate import Candidate
 from drlhp.data.cutter import SegmentCutter
@@ -20,7 +23,10 @@ from drlhp.data.segment import Segment
 from drlhp.data.views import encode_view
 from drlhp.runtime.channels import Episode
 from drlhp.runtime.pulse import doing
+from drlhp.runtime.snapshot import kept_of, restore_kept, state_of, value_of
 from envs import EnvError, EnvInfo, PreferenceVecEnv, env_info, make_vec_env
+
+log = logging.getLogger("run")
 
 
 class Stopwatch:
@@ -130,6 +136,8 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
 
 class EpisodeRecorder:
     """Keeps the frames of environment 0 as people see them, compressed one by one, until the episode ends."""
+
+    KEPT = ("frames", "episode_return")
 
     def __init__(self, env_id: str, fps: float) -> None:
         self.env_id, self.fps, self.frames, self.episode_return = env_id, fps, list[bytes](), 0.0
@@ -250,7 +258,14 @@ class Runner:
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
         end_penalty: taken off the true reward of the step that ends a game, in segments alone.
+        judged_by_reward: the teacher is the true reward, so segments that differ in it alone are different.
+        remembers: keep all actions, so that a snapshot can be restored.
     """
+
+    KEPT = (
+        *("cutter", "recorder", "finished_returns", "n_episodes", "true_reward_total"),
+        *("_running_returns", "_views", "_resetting"),
+    )
 
     def __init__(
         self,
@@ -263,6 +278,8 @@ class Runner:
         record: bool,
         crew: Crew = ALONE,
         end_penalty: float = 0.0,
+        judged_by_reward: bool = True,
+        remembers: bool = False,
     ) -> None:
         self.info, self.policy, self.rollout, self.crew = info, policy, rollout, crew
         self.end_penalty = np.float32(end_penalty)
@@ -274,7 +291,8 @@ class Runner:
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
         self.watch, self.record = watch and not self.draws_later, record
         self.n_steps, n_envs = rollout.rewards.shape
-        self.cutter = SegmentCutter(info, envs[0].n_watched if self.watch else n_envs, seed, stack_of(info))
+        n_cut_from = envs[0].n_watched if self.watch else n_envs
+        self.cutter = SegmentCutter(info, n_cut_from, seed, stack_of(info), by_reward=judged_by_reward)
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes, self.true_reward_total = 0, 0.0
@@ -282,6 +300,26 @@ class Runner:
         self._running_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
         self._views: list[np.ndarray] = []  # of each step of the rollout, if people watch
         self._resetting = np.zeros(n_envs, np.bool_)
+        self.history = History(info, self.n_steps) if remembers else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` takes: all that the next rollout depends on, besides the policy."""
+        r, history = self.rollout, self.history
+        last = (r.observations[-1], r.memory[-1], r.terminated[-1], r.truncated[-1])
+        return {"kept": kept_of(self), "last": state_of(last), "history": state_of(history)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from there in new environments, which must have the same seeds."""
+        assert self.history is not None
+        r = self.rollout
+        restore_kept(self, state["kept"])
+        r.observations[-1], r.memory[-1], r.terminated[-1], r.truncated[-1] = value_of(state["last"])
+        played = self.history.play(state["history"], [(actor.env, actor.mine) for actor in self.actors])
+        if played is not None and not np.array_equal(played, r.observations[-1]):
+            log.warning(
+                "%s does not repeat itself, so this run will not be as if it had never stopped", self.info.env_id
+            )
+            r.observations[-1] = played
 
     def collect(self, given_up: NDArray[np.bool_] | None = None) -> tuple[Rollout, list[Episode]]:
         """Runs T steps from where the last rollout ended; returns it with the recorded episodes that it completed.
@@ -295,10 +333,13 @@ class Runner:
             self.crew.order("act", [given_up] * self.crew.size)
             act_in_turns(self.actors, given_up, watch=self.watch or self.record, stopwatch=self.stopwatch)
         self.crew.results()
+        if self.history is not None:
+            self.history.add(r.actions, given_up)
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
             raise EnvError(f"an observation of {self.info.env_id} holds NaN or infinity: fix the environment.")
         done = r.terminated | r.truncated
         r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
+        r.true_rewards[np.isinf(r.true_rewards)] = np.nan  # of which all sums are NaN, without a warning
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards
         views = self.actors[0].views
         episodes = self._recorded(views)

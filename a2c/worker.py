@@ -6,6 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels, Episode, Report, offer
 from drlhp.runtime.curves import Curves
 from drlhp.runtime.pulse import doing
+from drlhp.runtime.snapshot import restore_kept
 from envs import EnvError, env_info
 
 EPISODES_IN_VAIN = 1000  # before the first label; if so many gave no segment, later ones will not either
@@ -46,11 +48,14 @@ class WorkerSpec:
     render_episodes: bool = False  # send whole episodes of the first environment
     resume: bool = False
     clip_steps: int | None = None  # None: the environment's default
+    judged_by_reward: bool = True  # the teacher is the true reward; else ids of segments do not depend on it
     end_penalty: float = 0.0  # taken off the true reward of the step that ends a game, in segments alone
     device: torch.device = CPU
     n_threads: int = 1  # CPU threads of the arithmetic in this process
     followers: Followers = NO_FOLLOWERS
     run_id: str = ""  # goes into the checkpoints
+    remembers: bool = False  # keep what a snapshot needs beside the weights
+    began_at: int | None = None  # updates after which the run to be restored made its environments
 
 
 class PolicyWorker:
@@ -60,6 +65,11 @@ class PolicyWorker:
     weights are published. Evaluations come before the first update, and after those that reach a multiple of the
     interval or the end.
     """
+
+    KEPT = (
+        *("began_at", "steps", "updates", "dropped_segments", "steps_to_explore"),
+        *("learner", "rewarder", "explorer", "restarts", "runner"),
+    )
 
     def __init__(self, spec: WorkerSpec, channels: Channels) -> None:
         self.spec, self.config, self.channels = spec, spec.config, channels
@@ -85,13 +95,20 @@ class PolicyWorker:
         self.explorer = StateEntropy(spec.seed)
         self.restarts = self._new_restarts()
         self.curves = Curves(spec.run_dir, "a2c")
-        if self.config.demonstrations and not self.updates:
+        if self.config.demonstrations and not self.updates and spec.began_at is None:
             self._imitate(Path(self.config.demonstrations))
+        self.began_at = self.updates if spec.began_at is None else spec.began_at
         self.runner = self._begin_acting(shared.rollout, course)
         self.evaluator = Evaluator(self.info, self.config, spec.seed, spec.run_dir)
         self.telemetry = Telemetry(
             channels, self.curves, steps=self.steps, max_steps=self.max_steps, predicts=self.rewarder is not None
         )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from a snapshot; the speeds are measured from there."""
+        restore_kept(self, state)
+        for pace in (self.telemetry.report_pace, self.telemetry.curve_pace):
+            pace.mark(self.steps)
 
     def _new_restarts(self) -> Restarts | None:
         first = self.config.first_episode_steps
@@ -111,7 +128,7 @@ class PolicyWorker:
     def _begin_acting(self, rollout: Rollout, course: Course) -> Runner:
         """Starts the environments of the whole crew, and counts their episodes on from where the course was."""
         spec, config = self.spec, self.config
-        seed = spec.seed + 1_000_003 * self.updates  # a resumed run goes on with other episodes
+        seed = spec.seed + 1_000_003 * self.began_at  # a resumed run goes on with other episodes
         n_shown = 0 if self.info.state_size else min(config.n_envs, max(spec.n_watched, int(spec.render_episodes)))
         self.crew.order("begin", [seed] * self.crew.size)
         envs = make_groups(
@@ -131,6 +148,8 @@ class PolicyWorker:
             record=spec.render_episodes,
             crew=self.crew,
             end_penalty=spec.end_penalty,
+            judged_by_reward=spec.judged_by_reward,
+            remembers=spec.remembers,
         )
         self.crew.results()
         runner.finished_returns.extend(course.finished_returns)

@@ -27,7 +27,8 @@ def check_inputs(config: RunConfig) -> None:
             f"{config.prefs.clip_steps}, so there would be no clips; give {longest} or less."
         )
     if config.mode != "pretrain_reward_predictor":  # which plays none
-        check_env(config.env_id)
+        rewards_count = not config.uses_preferences or config.prefs.judged_by_reward
+        check_env(config.env_id, rewards_count=rewards_count)
     if config.resume:
         check_resumed(config)
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:

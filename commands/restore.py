@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ def restore_command(arguments: list[str]) -> None:
             raise
         kept = _move_aside(run / "prefs.db")
         draft.replace(run / "prefs.db")
+        shutil.rmtree(run / "synchronous", ignore_errors=True)  # snapshots name answers that the copy may lack
     _tell(run, left_out, n_answers, newest, seen)
     if kept:
         print(f"The store that was there is kept as {kept}.", flush=True)

@@ -21,8 +21,12 @@ PORT_IT = (
 )
 
 
-def check_env(env_id: str) -> None:
-    """Takes the first steps in an environment; raises EnvError if one returns what Gymnasium's interface excludes."""
+def check_env(env_id: str, *, rewards_count: bool = True) -> None:
+    """Takes the first steps in an environment; raises EnvError if one returns what Gymnasium's interface excludes.
+
+    Args:
+        rewards_count: something learns from the true reward, or answers by it, so NaN and infinity are excluded too.
+    """
     info = env_info(env_id)
     if info.env_id == MOVING_DOT_ID or info.env_id in TASKS:
         return
@@ -35,14 +39,14 @@ def check_env(env_id: str) -> None:
         _check_reset(env_id, _told(env_id, "reset", inside.reset, seed=0))
         for _ in range(N_STEPS):
             found = _told(env_id, "step", inside.step, inside.action_space.sample())
-            _check_step(env_id, found)
+            _check_step(env_id, found, rewards_count=rewards_count)
             if found[2] or found[3]:
                 break
         _check_observation(env_id, _told(env_id, "reset", env.reset, seed=0)[0])
         env.action_space.seed(0)
         observation, reward, *_ = _told(env_id, "step", env.step, env.action_space.sample())
         _check_observation(env_id, observation)
-        _check_number(env_id, "reward", reward)
+        _check_number(env_id, "reward", reward, finite=rewards_count)
 
 
 def _told(env_id: str, what: str, method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,22 +68,22 @@ def _check_reset(env_id: str, found: Any) -> None:
         raise EnvError(f"reset() of {env_id} returns {_kind(found)}, not an observation and a dict: {PORT_IT}.")
 
 
-def _check_step(env_id: str, found: Any) -> None:
+def _check_step(env_id: str, found: Any, *, rewards_count: bool) -> None:
     if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], dict)):
         raise EnvError(
             f"step() of {env_id} returns {_kind(found)}, not an observation, a reward, two flags and a dict: {PORT_IT}."
         )
     for what, value in zip(("reward", "terminated", "truncated"), found[1:4], strict=True):
-        _check_number(env_id, what, value)
+        _check_number(env_id, what, value, finite=rewards_count or what != "reward")
 
 
-def _check_number(env_id: str, what: str, value: Any) -> None:
-    """Raises EnvError unless a reward or flag is one finite number; arrays of one number are none."""
+def _check_number(env_id: str, what: str, value: Any, *, finite: bool) -> None:
+    """Raises EnvError unless a reward or flag is one number, perhaps a finite one; arrays of one number are none."""
     try:
         number = np.asarray(value)
     except Exception:  # of lists that are no array, and of foreign types
         number = np.asarray(None)
-    if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
+    if number.ndim or number.dtype.kind not in "biuf" or (finite and not np.isfinite(number)):
         raise EnvError(
             f"step() of {env_id} returns {_kind(value)} for its {what}: let it return one "
             f"{'finite number' if what == 'reward' else 'bool'}."

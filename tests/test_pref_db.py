@@ -627,3 +627,21 @@ def test_a_store_whose_folder_is_gone_makes_no_other(tmp_path: Path) -> None:
     assert not folder.exists()
     with contextlib.closing(PrefDB.open(tmp_path / "b" / "prefs.db")) as db:
         assert db.n_labels() == 1
+
+
+def test_hidden_answers_are_seen_again_one_by_one_and_never_stored_twice(db: PrefDB) -> None:
+    """As a run that went back to an earlier moment needs it; another reader of the same store shares its horizon."""
+    asked = [(pair(n), Choice.A if n % 2 else Choice.INCOMPARABLE) for n in range(6)]
+    db.add_answers(asked, teacher="oracle")
+    stored = db.read("SELECT * FROM answer")
+    with contextlib.closing(PrefDB.open(db.path, read_only=True)) as reader:
+        reader.horizon = db.horizon
+        db.horizon.move(2, db.newest_seq())
+        assert [label.seq for label in reader.labels()] == [2] and db.n_labels() == 1
+        assert [row.seq for row in db.answers()] == [1, 2] and [row[0] for row in db.labellers()] == [2]
+        db.add_answers(asked[2:4], teacher="oracle")
+        assert [label.seq for label in reader.labels(after=2)] == [4] and db.read("SELECT * FROM answer") == stored
+        new = (pair(9), Choice.B)  # which the run did not ask about the last time
+        db.add_answers([new, asked[4]], teacher="oracle")
+        assert [label.seq for label in reader.labels(after=4)] == [6, 7], "then none is hidden any more"
+        assert not db.horizon.hides and db.read("SELECT * FROM answer")[:6] == stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -44,11 +45,18 @@ class SegmentCutter:
 
     The last steps of an episode become a shorter segment if they are at least half as many as a whole one has.
     With `stack` above 1, an observation repeats the frames of the one before, except the oldest; each is kept once.
+    Unless the true reward answers about the segments (`by_reward`), their ids do not depend on it.
     """
 
-    def __init__(self, info: SegmentSource, n_envs: int, seed: int, stack: int) -> None:
+    KEPT = (
+        *("frames", "actions", "rewards", "n_taken", "before_first", "member_returns", "views", "filled"),
+        *("n_cut", "n_episodes"),
+    )
+
+    def __init__(self, info: SegmentSource, n_envs: int, seed: int, stack: int, *, by_reward: bool = True) -> None:
         length = info.segment_length
         self.info, self.n_envs, self.seed, self.length, self.stack = info, n_envs, seed, length, stack
+        self.by_reward = by_reward
         shape, dtype = info.observation_shape, np.uint8 if info.kind == "pixels" else np.float32
         # Ring buffers of the newest steps of all environments: a step is written in one piece, over the oldest.
         self.frames = np.zeros((length, n_envs, *(shape[1:] if stack > 1 else shape)), dtype)
@@ -150,5 +158,7 @@ class SegmentCutter:
             fps=self.info.fps,
             view=encode_view(np.stack(self.views[i])) if self.views[i] else None,
         )
+        if not self.by_reward:
+            segment = replace(segment, given_id=segment.content_id(of_rewards=False))
         predicted = not np.isnan(self.member_returns[i]).any()
         return Candidate(segment, self.member_returns[i].copy() if predicted else None)

@@ -33,6 +33,7 @@ class Segment:
     seed: int
     fps: float  # real-time agent steps per second, for showing it
     view: bytes | None = None  # for people: a colour clip, or the states that one can be drawn from; see encode_view
+    given_id: str | None = None  # its id, if that is not the one of all three arrays (`content_id`)
 
     def __post_init__(self) -> None:
         steps = len(self.rewards)
@@ -63,9 +64,17 @@ class Segment:
 
     @cached_property
     def id(self) -> str:
-        """Returns the content id: sha256 (hex) over env id and the three arrays; the same in every process."""
+        """Returns the content id, the same in every process."""
+        return self.given_id or self.content_id()
+
+    def content_id(self, *, of_rewards: bool = True) -> str:
+        """Returns sha256 (hex) over env id, observations, actions, and perhaps the true rewards.
+
+        Ids decide by chance which labels are held out, and which each member learns from. So if people answer, or a
+        function that is not the true reward, ids are without the rewards: these then change nothing at all.
+        """
         digest = hashlib.sha256(self.env_id.encode() + b"\n")
-        for array in (self.observations, self.actions, self.rewards):
+        for array in (self.observations, self.actions, *([self.rewards] if of_rewards else [])):
             digest.update(f"{array.dtype.str}{array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
@@ -86,6 +95,7 @@ class Segment:
             actions=self.actions[start:end],
             rewards=self.rewards[start:end],
             view=None,
+            given_id=None,
         )
 
     def frames(self) -> np.ndarray:

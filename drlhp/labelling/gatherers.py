@@ -87,6 +87,7 @@ class SyntheticGatherer:
 
     is_person, ended = False, False
     ahead = ANSWERS_PER_COMMIT
+    KEPT = ("teacher",)  # it answers all that it was asked within a step
 
     def __init__(self, db: PrefDB, teacher: Answerer) -> None:
         self.db, self.teacher = db, teacher

@@ -173,6 +173,8 @@ class SyntheticTeacher:
     beta calls equal (discounted) returns equal (paper, section 3.3).
     """
 
+    KEPT = ("rng", "_recent")
+
     def __init__(
         self,
         name: str = "oracle",

@@ -39,6 +39,8 @@ def tell_scale(raw: Tensor, labelled: Tensor | None, before: np.ndarray | None, 
 class RecentSteps:
     """Keeps one in `stride` of the newest steps, as whole batches, so that at least `n_steps` stay."""
 
+    KEPT = ("_batches", "_n_kept", "_skip")
+
     def __init__(self, n_steps: int, stride: int) -> None:
         self.n_steps, self.stride = n_steps, stride
         self._batches: deque[tuple[Tensor, Tensor]] = deque()

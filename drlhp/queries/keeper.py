@@ -15,6 +15,8 @@ class SegmentKeeper:
         goal: segments after which there are enough.
     """
 
+    KEPT = ("in_vain",)
+
     def __init__(self, db: PrefDB, channels: Channels, goal: int) -> None:
         self.db, self.channels, self.goal = db, channels, goal
         self.n, self.in_vain = len(db.segment_ids()), 0

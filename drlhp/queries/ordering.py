@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.labelling.gatherers import Answered
+from drlhp.runtime.snapshot import restore_kept
 from pref_db import PrefDB
 
 MAX_INCOMPARABLE = 2  # answers of that kind after which a segment is given up
@@ -126,6 +128,8 @@ class OrderingQueries:
         limit: segments that the order holds.
     """
 
+    KEPT = ("asked", "all_asked", "_open")
+
     def __init__(self, db: PrefDB, asked: set[str], limit: int, rng: np.random.Generator) -> None:
         self.db, self.asked, self.limit, self.rng = db, asked, limit, rng
         self.all_asked = False
@@ -140,6 +144,11 @@ class OrderingQueries:
                 self.order = self._read()
             else:
                 self.order.learn(a, b, one.choice)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes back to that moment; the order is read from the answers that the store then shows."""
+        restore_kept(self, state)
+        self.order = self._read()
 
     def choose(
         self, pool: Iterable[Candidate], pending: Collection[str], n: int, *, initial: bool = False, oldest: int = 0

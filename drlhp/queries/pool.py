@@ -25,6 +25,17 @@ class Pool(deque[Candidate]):
         self.asked_about = set[str]()
         self.in_vain = 0  # segments taken since the last new pair, or since none was wanted
 
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` takes."""
+        asked_about, candidates = sorted(self.asked_about), [one.snapshot() for one in self]
+        return {"candidates": candidates, "asked_about": asked_about, "in_vain": self.in_vain}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes the place of the pool that it was."""
+        self.clear()
+        self.extend(Candidate.of_snapshot(one) for one in state["candidates"])
+        self.asked_about, self.in_vain = set(state["asked_about"]), state["in_vain"]
+
     @property
     def is_full(self) -> bool:
         """Returns whether each new candidate replaces the oldest."""

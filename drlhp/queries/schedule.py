@@ -60,6 +60,8 @@ class Rounds(Protocol):
 class LabelSchedule:
     """Counts the labels, and says how many there should be by now, as far as the policy has trained."""
 
+    KEPT = ("n_labels", "n_initial", "rounds")
+
     channels: Channels
     n_labels: int
     name: ScheduleName

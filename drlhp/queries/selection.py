@@ -71,6 +71,8 @@ class QueryStrategy(Protocol):
 class Random:
     """Draws any two candidates; any two of the unseen, as long as there are two."""
 
+    KEPT: tuple[str, ...] = ()
+
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
@@ -120,6 +122,8 @@ class KCenter(Random):
     Args:
         n_candidates: the pairs drawn.
     """
+
+    KEPT = ("_centres",)
 
     def __init__(self, rng: np.random.Generator, n_candidates: int) -> None:
         super().__init__(rng)
@@ -181,6 +185,8 @@ class DrawnQueries:
     Args:
         asked: ids of the comparisons that were asked before; those that are chosen are added.
     """
+
+    KEPT = ("asked", "all_asked", "strategy")
 
     def __init__(self, asked: set[str], strategy: QueryStrategy, rng: np.random.Generator) -> None:
         self.asked, self.strategy, self.rng = asked, strategy, rng

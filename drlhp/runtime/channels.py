@@ -62,6 +62,8 @@ class Episode:
 class Channels:
     """Everything that the processes of a run share."""
 
+    KEPT = ("bell", "pause", "agent_steps", "n_labels", "trained_batches")
+
     segments: Any  # Queue[Candidate], a2c -> pref_interface; full: the segment is dropped and counted
     bell: StopFlag | None  # the store has new labels: pref_interface sets it, the trainer clears it; None: no trainer
     reports: Any  # Queue[Report | Failure], children -> main

@@ -19,6 +19,8 @@ class StopFlag:
     It has no lock, because a process that is killed while it holds a lock keeps it forever.
     """
 
+    KEPT = ("_value",)
+
     def __init__(self, context: Context | None) -> None:
         self._value: Any = context.RawValue(ctypes.c_bool, False) if context else ctypes.c_bool(False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drlhp.runtime.snapshot import state_of, value_of
 from drlhp.runtime.start import Context
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ class WeightsBoard:
             self._shared = context.RawArray(ctypes.c_float, n_values)
             self._version = context.RawValue(ctypes.c_int64, 0)
             self._lock = context.Lock()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` takes."""
+        return state_of({"values": np.frombuffer(self._shared, dtype=np.float32), "version": self.version})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Publishes the weights that were the newest, under their version."""
+        values = value_of(state)
+        np.frombuffer(self._shared, dtype=np.float32)[:] = values["values"]
+        self._version.value = values["version"]
 
     @property
     def version(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,6 +70,19 @@ class LabelSet:
         rows = self.db.labellers()
         votes = [Vote(labeller, pair, preferred) for _, labeller, pair, preferred in rows if preferred is not None]
         self.weights = label_weights({seq: labeller for seq, labeller, _, _ in rows if seq in self.pairs}, votes)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` takes: the labels by their sequence numbers, because the store holds them."""
+        sampled = self._seq_sampled
+        return {"seqs": list(self.pairs), "weights": self.weights, "last_seq": self._last_seq, "seq_sampled": sampled}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes back to the labels of that moment; later ones are received again."""
+        self.pairs, seqs = {}, set(state["seqs"])
+        for label in self.db.labels():
+            if label.seq in seqs:
+                self.add(label)
+        self.weights, self._last_seq, self._seq_sampled = state["weights"], state["last_seq"], state["seq_sampled"]
 
     @property
     def n_stored(self) -> int:

@@ -49,6 +49,8 @@ class Learner:
     The average is steadier, so it is what is measured, saved and published.
     """
 
+    KEPT = ("rng", "ensemble", "average", "optimizer", "l2", "bag_losses", "batches")
+
     def __init__(
         self,
         inputs: PredictorInputs,

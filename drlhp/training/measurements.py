@@ -36,6 +36,8 @@ class Quality:
 class Measurements:
     """The newest quality on validation labels, and the running one on training labels."""
 
+    KEPT = ("validation", "training", "_recent")
+
     def __init__(self) -> None:
         self.validation, self.training = Quality(), Quality()
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=RECENT_BATCHES)  # loss, right answers, of how many

@@ -14,6 +14,8 @@ class Pace:
         rollout_steps: agent steps that the policy takes at a time.
     """
 
+    KEPT = ("_owed", "_steps_seen")
+
     def __init__(self, config: PredictorConfig, rollout_steps: int) -> None:
         self._rate, self._size = config.labels_per_step, config.label_batch_size
         self._most = BACKLOG_BATCHES * self._size + rollout_steps * self._rate

@@ -20,6 +20,8 @@ class Pretraining:
         n_batches: end after these batches, or if the predictor is frozen not before them; None leaves it to the loss.
     """
 
+    KEPT = ("epochs", "_best", "_gained")
+
     def __init__(self, max_epochs: int, n_batches: int | None, *, freeze: bool) -> None:
         self.max_epochs, self.n_batches, self.freeze = max_epochs, n_batches, freeze
         self.epochs = 0

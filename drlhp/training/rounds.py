@@ -24,6 +24,8 @@ class InitialRounds:
         spec: describes the predictor, and the board to which the trainer publishes its weights after each round.
     """
 
+    KEPT = ("_predictor", "_version", "_judged", "_n_judged")
+
     def __init__(self, n_rounds: int, spec: PredictorCopySpec) -> None:
         self.n_rounds = n_rounds
         self._predictor, self._board = spec.build().predictor, spec.board

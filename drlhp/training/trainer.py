@@ -92,6 +92,11 @@ class TrainerSpec:
 class Trainer:
     """Owns the predictor's weights: waits for the initial labels, pretrains, then trains as the policy goes on."""
 
+    KEPT = (
+        *("learner", "labels", "pretraining", "pace", "measurements", "stage", "labels_trained", "_rounds_learned"),
+        "_received_at",
+    )
+
     def __init__(self, channels: Channels, spec: TrainerSpec) -> None:
         """Reads the store of a run folder."""
         assert channels.bell is not None, "a run with a trainer has a bell"

@@ -26,7 +26,7 @@ class SegmentCollection:
         self.settings, self.env = settings, env
         self.on = True
         self._channels = channels if settings.collect_prefs else None
-        self._cutter = SegmentCutter(env, n_envs, settings.seed, stack=1)
+        self._cutter = SegmentCutter(env, n_envs, settings.seed, stack=1, by_reward=settings.synthetic_prefs)
         self._episodes_in_vain = 0
 
     @property

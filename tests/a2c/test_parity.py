@@ -118,10 +118,15 @@ def test_losses_and_gradients_are_those_of_its_algorithms(algo: Literal["a2c", "
     gained = rng.normal(size=SIZE).astype(np.float32)
 
     columns = [torch.from_numpy(x) for x in (observations, actions, log_probs, gained, values + gained)]
-    batch = Batch(*columns, torch.ones(SIZE, dtype=torch.bool))
+    batch = Batch(*[*columns, torch.ones(SIZE, dtype=torch.bool)])
     config = PolicyConfig(algo=algo, ent_coef=ENT_COEF, n_envs=1, n_steps=SIZE, ppo_epochs=1, ppo_minibatches=1)
     update = a2c_update if algo == "a2c" else ppo_update
-    shared = {"ent_coef": ENT_COEF, "vf_coef": VALUE_COEF, "max_grad_norm": MAX_GRAD_NORM, "n_steps": SIZE}
+    shared: dict[str, Any] = {
+        "ent_coef": ENT_COEF,
+        "vf_coef": VALUE_COEF,
+        "max_grad_norm": MAX_GRAD_NORM,
+        "n_steps": SIZE,
+    }
     shared |= {"device": "cpu", "policy_kwargs": {"optimizer_class": SGD, "optimizer_kwargs": {}}, "learning_rate": 1.0}
     env = Spaces(Discrete(n_actions) if n_actions else Box(-9, 9, (2,), np.float32))
     if algo == "a2c":
