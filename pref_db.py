@@ -64,6 +64,19 @@ class AnswerRow(Answer):
         return Comparison(self._db.segment(self.a), self._db.segment(self.b), self.flip)
 
 
+def _known(db: sqlite3.Connection, comparison: Comparison, client_id: str | None, horizon: Horizon) -> int | None:
+    """Returns the seq of a known client_id, or of an answer to the comparison that is still hidden; None if none is."""
+    if client_id is not None:
+        row = db.execute("SELECT min(seq) FROM answer WHERE client_id = ?", (client_id,)).fetchone()
+    elif horizon.hides:
+        query = "SELECT min(seq) FROM answer WHERE comparison_id = ? AND seq > ?"
+        row = db.execute(query, (comparison.id, horizon.seq)).fetchone()
+    else:
+        return None
+    seq: int | None = row[0]
+    return seq
+
+
 def _effective_answer(db: "PrefDB", row: tuple) -> AnswerRow:
     """Returns the answer of a row: seq, the comparison's segments, ANSWER_COLUMNS and LABELLER_COLUMNS."""
     seq, a, b, client_id, comparison_id, teacher, stored, preferred, left, shown_at, answered_at, _, *rest = row
@@ -177,7 +190,7 @@ class PrefDB(SqliteFile):
         """Stores many answers in one transaction, all or none; returns what `add_answer` does, in the same order."""
         with self.transaction() as db:
             rest = (teacher, None, (None, None), None)
-            seqs = [self._hidden(db, one) or self._insert(db, one, Choice(choice), *rest) for one, choice in answers]
+            seqs = [self._insert(db, one, Choice(choice), *rest) for one, choice in answers]
             if self.horizon.hides:
                 self.horizon.move(max([self.horizon.seq, *seqs]), self.newest_seq())
             return [self._stored_label(seq) for seq in seqs]
@@ -294,10 +307,6 @@ class PrefDB(SqliteFile):
         """Returns how many effective answers there are, incomparable ones included."""
         return self.read("SELECT count(*) FROM effective_answer")[0][0]
 
-    def _hidden(self, db: sqlite3.Connection, comparison: Comparison) -> int | None:
-        query = "SELECT min(seq) FROM answer WHERE comparison_id = ? AND seq > ?"
-        return db.execute(query, (comparison.id, self.horizon.seq)).fetchone()[0]
-
     def _insert(
         self,
         db: sqlite3.Connection,
@@ -309,10 +318,8 @@ class PrefDB(SqliteFile):
         supersedes: int | None,
     ) -> int:
         """Inserts an answer with its comparison and segments; returns its seq, or a known client_id's."""
-        if client_id is not None:
-            known = db.execute("SELECT seq FROM answer WHERE client_id = ?", (client_id,)).fetchone()
-            if known:
-                return known[0]
+        if (known := _known(db, comparison, client_id, self.horizon)) is not None:
+            return known
         self.insert_comparison(db, comparison)
         a, b = comparison.a.id, comparison.b.id
         if supersedes is not None:

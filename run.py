@@ -164,10 +164,9 @@ def ask(ring: Ring) -> Finished:
     if config.mode == "gather_initial_prefs":
         ring.channels.bell = None  # no trainer listens
     over, goal = config.policy.million_timesteps * 1e6, ring.goal_labels
-    interface = PrefInterface(
+    ring.takes_segments = interface = PrefInterface(
         db, gatherer, ring.channels, config.prefs, seed=config.seed, goal=goal, annealed_over=over, rounds=rounds
     )
-    ring.takes_segments = interface
     ring.here.append(interface)
     return lambda: interface.ended or interface.n_labels >= ring.goal_labels
 
@@ -186,8 +185,8 @@ def gatherer_of(ring: Ring, db: PrefDB) -> PreferenceGatherer:
 
 def keep_segments(ring: Ring) -> Finished:
     """Stores segments, to be labelled later."""
-    keeper = SegmentKeeper(PrefDB.open(ring.store_path), ring.channels, ring.config.prefs.max_segs)
-    ring.takes_segments = keeper
+    db = PrefDB.open(ring.store_path)
+    ring.takes_segments = keeper = SegmentKeeper(db, ring.channels, ring.config.prefs.max_segs)
     ring.here.append(keeper)
     return lambda: keeper.full
 

@@ -74,7 +74,7 @@ class LabelSet:
     def snapshot(self) -> dict[str, Any]:
         """Returns what `restore` takes: the labels by their sequence numbers, because the store holds them."""
         sampled = self._seq_sampled
-        return {"seqs": list(self.pairs), "weights": self.weights, "last_seq": self._last_seq, "seq_sampled": sampled}
+        return {"seqs": list(self.pairs), "weights": self.weights, "last_seq": self.newest_seq, "seq_sampled": sampled}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to the labels of that moment; later ones are received again."""
@@ -82,7 +82,7 @@ class LabelSet:
         for label in self.db.labels():
             if label.seq in seqs:
                 self.add(label)
-        self.weights, self._last_seq, self._seq_sampled = state["weights"], state["last_seq"], state["seq_sampled"]
+        self.weights, self.newest_seq, self._seq_sampled = state["weights"], state["last_seq"], state["seq_sampled"]
 
     @property
     def n_stored(self) -> int:

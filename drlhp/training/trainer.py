@@ -93,8 +93,8 @@ class Trainer:
     """Owns the predictor's weights: waits for the initial labels, pretrains, then trains as the policy goes on."""
 
     KEPT = (
-        *("learner", "labels", "pretraining", "pace", "measurements", "stage", "labels_trained", "_rounds_learned"),
-        "_received_at",
+        *("learner", "labels", "pretraining", "pace", "measurements"),
+        *("stage", "labels_trained", "_rounds_learned", "_received_at"),
     )
 
     def __init__(self, channels: Channels, spec: TrainerSpec) -> None:
@@ -112,8 +112,7 @@ class Trainer:
         self.measurements = Measurements()
         self.curves = Curves(spec.run_dir, PART)
         self.stage = Stage.PRETRAINING
-        self.labels_trained = 0
-        self._rounds_learned = 0
+        self.labels_trained = self._rounds_learned = 0
         self._received_at = 0  # batch
         self._reported = 0.0
         self._load()

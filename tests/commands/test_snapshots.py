@@ -58,8 +58,9 @@ RUNS = {
 
 
 def state(folder: Path, part: str) -> dict[str, Any]:
-    """Returns what the newest checkpoint of a run holds."""
-    return checkpoint.read(checkpoint.find(folder, part))
+    """Returns what the newest checkpoint of a run holds, without the name that each run has of its own."""
+    held = checkpoint.read(checkpoint.find(folder, part))
+    return {name: value for name, value in held.items() if name != "run_id"}
 
 
 def same(a: Any, b: Any) -> bool:
