@@ -242,7 +242,8 @@ def draw_curves(folder: Path) -> None:
     if not any(x for x, _ in curves.values()):
         return
     has_labels = any(curves["labels"][1])
-    figure = Figure(figsize=(11 if has_labels else 6, 4), layout="constrained")
+    figure = Figure(figsize=(11 if has_labels else 6, 4.8), layout="constrained")
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}  # where a legend hides nothing
     config = read_config(folder)
     figure.suptitle(f"{config['mode']} {config['env_id']}, seed {config['seed']}")
     axes: Any = figure.subplots(1, 2 if has_labels else 1, squeeze=False)[0]
@@ -252,7 +253,7 @@ def draw_curves(folder: Path) -> None:
         points = [(float(row["steps"]), float(row["mean"])) for row in evaluations if row["policy"] == policy]
         axes[0].plot(*zip(*points, strict=True), marker=".", label=f"evaluation, {policy}")
     axes[0].set(xlabel="agent steps", ylabel="true episode reward")
-    axes[0].legend()
+    axes[0].legend(**below)
     if has_labels:
         axes[1].plot(*curves["training_accuracy"], label="accuracy on training labels")
         if curves["validation_accuracy"][0]:  # some labels were held out
@@ -261,7 +262,7 @@ def draw_curves(folder: Path) -> None:
         right = axes[1].twinx()
         right.plot(*curves["labels"], color="0.6", linestyle="--")
         right.set(ylabel="labels (dashed)", ylim=(0, None))
-        axes[1].legend(loc="lower right")
+        axes[1].legend(**below)
     for axis in axes:
         axis.grid(alpha=0.3)
     figure.savefig(folder / "curves.png", dpi=110)

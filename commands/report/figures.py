@@ -289,7 +289,7 @@ def answer_times(seconds: np.ndarray) -> bytes:
     axes.axvline(float(np.median(seconds)), color=VERMILION, label=f"median {np.median(seconds):.1f} s")
     axes.set(xlabel=f"seconds for an answer (last bar: {limit:.1f} s and more)", ylabel="answers")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=9, frameon=False)
+    axes.legend(loc="upper right", fontsize=9, frameon=False)
     return _png(figure)
 
 

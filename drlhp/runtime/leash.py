@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -50,7 +50,10 @@ def _follow(sentinel: int) -> None:
 
 
 class OnLeash:
-    """A process body whose process ends with its parent, from before it imports what the body needs."""
+    """A process body whose process ends with its parent, from before it imports what the body needs.
+
+    The body is a named top-level function.
+    """
 
     def __init__(self, body: Callable[..., None]) -> None:
         self.body = body
@@ -60,14 +63,14 @@ class OnLeash:
         end_with_parent()
         self.body(*arguments)
 
-    def __reduce__(self) -> tuple[Callable[[bytes], OnLeash], tuple[bytes]]:
-        return _restored, (pickle.dumps(self.body),)
+    def __reduce__(self) -> tuple[Callable[[str, str], OnLeash], tuple[str, str]]:
+        return _restored, (self.body.__module__, self.body.__name__)
 
 
-def _restored(body: bytes) -> OnLeash:
+def _restored(module: str, name: str) -> OnLeash:
     """Returns the body in its own process, where this is called before anything else of ours is imported."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    return OnLeash(pickle.loads(body))
+    return OnLeash(getattr(importlib.import_module(module), name))
 
 
 @contextlib.contextmanager

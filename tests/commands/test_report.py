@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_is_told_so_and_left_alone(dot: Path) -> None:
         pair = Comparison(store.segment(first.a), store.segment(first.b), flip=False)
         store.add_answer(pair, Choice.EQUAL, teacher="synthetic", supersedes=first.seq)
         told = page_of(dot).sections["verdict"]
-        assert "Still running, 2,000 of 4,000 agent steps. The agent has learned so far: true reward 19.0" in told
+        assert "Still running, 2,000 of 2,000 agent steps. The agent has learned so far: true reward 19.0" in told
         assert undo_last(store, "synthetic") is not None, "the run can go on writing"
     finally:
         store.close()

@@ -98,7 +98,10 @@ def children(pid: int) -> dict[str, int]:
     short = {name[:15]: name for name in ("reward predictor", "a2c", "a2c 2")}  # as much as the system keeps
     found: dict[str, int] = {}
     for child in listed:
-        name = Path(f"/proc/{child}/comm").read_text().strip()
+        try:
+            name = Path(f"/proc/{child}/comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
         found |= {short[name]: child} if name in short else children(child)
     return found
 

@@ -25,7 +25,7 @@ from tests.support.labelling import ENV_ID, STEPS, segment
 # A user's script, beside modules of their own whose names are those of the clone's.
 SCRIPT = """
 import config, envs, networks, run, web
-import gymnasium, drlhp, pathlib
+import gymnasium, drlhp, pathlib, time
 from drlhp import HumanPreferencesEnvWrapper
 
 if __name__ == "__main__":
@@ -38,6 +38,7 @@ if __name__ == "__main__":
     while not env.using_reward_from_predictor:
         if any(env.step(env.action_space.sample())[2:4]):
             env.reset()
+        time.sleep(0.002)  # the trainer wants the processor, too
     env.close()
     print(pathlib.Path(drlhp.__file__).parent)
 """

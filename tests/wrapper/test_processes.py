@@ -39,6 +39,7 @@ from tests.support.display import focus, xdotool
 
 TITLE = "better"  # in that of the window
 PATIENCE = 240.0  # seconds; on a machine that does other things
+PAUSE = 0.002  # seconds between steps, so that the processes that are waited for are not starved of a small machine
 
 
 def test_everything_at_once_on_an_environment_nobody_knew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +170,7 @@ def test_people_answer_in_a_window_and_close_it_while_the_program_goes_on(tmp_pa
             assert time.monotonic() < deadline
             if env.step(env.action_space.sample())[3]:
                 env.reset()
-            time.sleep(0.01)  # so that the window's process is not starved of a small machine
+            time.sleep(PAUSE)
 
     pressed_at = 0.0
 
@@ -243,6 +244,7 @@ def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> 
         assert time.monotonic() < deadline
         if any(env.step(env.action_space.sample())[2:4]):
             env.reset()
+        time.sleep(PAUSE)
 
 
 def test_numpys_whole_numbers_are_as_good_as_pythons(tmp_path: Path) -> None:
@@ -361,7 +363,7 @@ def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: 
     """Its threads of arithmetic are not in them, and waiting for those would never end."""
     script = tmp_path / "program.py"
     script.write_text(
-        "import gymnasium, torch\n"
+        "import gymnasium, time, torch\n"
         "from drlhp import HumanPreferencesEnvWrapper\n"
         "torch.set_num_threads(2)\n"
         "numbers = torch.randn(1500, 1500)\n"
@@ -370,6 +372,7 @@ def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: 
         "env.reset(seed=0)\n"
         "while not env.using_reward_from_predictor:\n"
         "    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
+        f"    time.sleep({PAUSE})\n"
         "env.close()\n"
         "print('trained', env.reward_training_steps.value)\n"
     )
@@ -456,7 +459,7 @@ def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import gymnasium, multiprocessing, sys
+import gymnasium, multiprocessing, sys, time
 from drlhp import HumanPreferencesEnvWrapper
 
 def train():
@@ -464,6 +467,7 @@ def train():
     env.reset(seed=0)
     while not env.pref_db_size.value:
         env.reset() if any(env.step(env.action_space.sample())[2:4]) else None
+        time.sleep(0.002)
     print("ready", flush=True)
     {ending}
 
