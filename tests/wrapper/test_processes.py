@@ -459,7 +459,8 @@ def test_rewards_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import gymnasium, multiprocessing, sys, time
+import gymnasium, multiprocessing, sys
+from time import sleep
 from drlhp import HumanPreferencesEnvWrapper
 
 def train():
@@ -467,7 +468,7 @@ def train():
     env.reset(seed=0)
     while not env.pref_db_size.value:
         env.reset() if any(env.step(env.action_space.sample())[2:4]) else None
-        time.sleep(0.002)
+        sleep(0.002)
     print("ready", flush=True)
     {ending}
 
