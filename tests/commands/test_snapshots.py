@@ -40,15 +40,24 @@ RUNS = {
     ),
     "ppo on vectors": (
         *(PREFERENCES, "CartPole-v1", *FEW, "--n_envs", "1", "--million_timesteps", "0.0006", "--n_steps", "32"),
-        *("--query_selection", "k_center", "--dropout", "0.2", "--l2", "adaptive", "--weigh_labellers"),
+        *(
+            "--ppo_epochs",
+            "2",
+            "--ppo_minibatches",
+            "2",
+            "--query_selection",
+            "k_center",
+            "--dropout",
+            "0.2",
+            "--l2",
+            "adaptive",
+            "--weigh_labellers",
+        ),
     ),
     "trpo on bodies": (
         *(PREFERENCES, "Hopper", *FEW, "--n_envs", "4", "--million_timesteps", "0.0012", "--algo", "trpo"),
         *("--n_steps", "20", "--first_episode_steps", "20", "--n_initial_rounds", "2", "--max_prefs", "16"),
-        *(
-            "--explore_million_timesteps",
-            "0.0002",
-        ),
+        *("--explore_million_timesteps", "0.0002"),
     ),
     "a2c on true rewards": (
         *(ORIGINAL, "CartPole-v1", "--n_envs", "1", "--million_timesteps", "0.0006", "--algo", "a2c", SYNC),
