@@ -141,7 +141,7 @@ def _make_folder(folder: Path) -> None:
 def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
     for segment_id in db.segment_ids():
         segment = db.segment(segment_id)
-        if segment.id != segment_id:  # the answers would name one that is missing
+        if not segment.can_have_id(segment_id):  # the answers would name one that is missing
             raise DamagedError(f"segment {segment_id} is damaged")
         write_segment(output / "segments", segment)
     rows = list(_rows(db))

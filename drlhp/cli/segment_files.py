@@ -57,8 +57,7 @@ def read_segment(path: Path, n_actions: int | None) -> Segment:
             decode_view(segment.view)  # This raises an error if the clip is damaged.
         numbers_fit = all(-(2**63) <= number < 2**63 for number in (segment.policy_step, segment.seed))
         segment = replace(segment, given_id=path.stem)
-        fits = path.stem in (segment.content_id(), segment.content_id(of_rewards=False))
-        if not fits or not 0 < segment.fps < math.inf or not numbers_fit:
+        if not segment.can_have_id(path.stem) or not 0 < segment.fps < math.inf or not numbers_fit:
             raise ValueError("its contents are not what its name says")
         check_values(segment, n_actions)
     except Exception as error:  # The errors of zipfile, NumPy and Segment have no common base class.

@@ -62,6 +62,10 @@ class Segment:
         """Returns whether the observations are frames rather than vectors."""
         return self.observations.dtype == np.uint8
 
+    def can_have_id(self, segment_id: str) -> bool:
+        """Returns whether an id is that of these arrays, with or without the true rewards."""
+        return segment_id in (self.content_id(), self.content_id(of_rewards=False))
+
     @cached_property
     def id(self) -> str:
         """Returns the content id, the same in every process."""

@@ -117,3 +117,20 @@ def test_what_cannot_be_restored_changes_nothing(run: Path, tmp_path: Path) -> N
     with contextlib.closing(RunFolder(run)):
         assert "is in use" in here(None, "restore", str(run), str(run), status=2).stderr
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.name.startswith("prefs.db")} == before
+
+
+def test_segments_that_a_function_was_asked_about_are_whole_too(tmp_path: Path) -> None:
+    """Their ids are without the true rewards, so these are the only contents that may change."""
+    run, teacher = tmp_path / "a", "examples.dot_left:to_the_left"
+    here(tmp_path, "gather_initial_prefs", DOT, "--teacher", teacher, "--run_name", "a", *TINY, SYNC)
+    before = answers(run)
+    assert "damaged" not in here(None, "restore", str(run), str(run)).stdout
+    assert answers(run) == before and len(before) == 12
+
+
+def test_a_segment_with_the_contents_of_another_is_damaged(run: Path, tmp_path: Path) -> None:
+    other = "SELECT arrays FROM segment WHERE number = 4"
+    change(run / "prefs.db", f"UPDATE segment SET arrays = ({other}) WHERE number = 3")
+    printed = here(None, "export", str(run), "--output", str(tmp_path / "out")).stdout
+    assert "are not exported" in printed
+    assert "segment 3: a stored segment is damaged" in (tmp_path / "out" / "left_out.txt").read_text()
