@@ -40,8 +40,7 @@ class RunFile:
         """
         path = folder / self.name
         try:
-            rows = read_rows(path, errors="strict")
-            names = read_header(path)
+            names, rows = _read(path, errors="strict")
             if names is not None and not (set(self.checked) <= set(names) and names == self.columns[: len(names)]):
                 raise KeyError("a column")  # the next row would stand under other names
             for row in rows:
@@ -138,23 +137,21 @@ def read_rows(path: Path, errors: str = "replace") -> list[Row]:
     Args:
         errors: how to treat bytes that are no text, as `open` names it.
     """
+    return _read(path, errors)[1]
+
+
+def _read(path: Path, errors: str) -> tuple[tuple[str, ...] | None, list[Row]]:
+    """Returns the names in the header of a CSV file, None if it has no whole line, and its rows by these names."""
     try:
         with open_regular(path) as file:
             text = file.read().decode(errors=errors)
     except FileNotFoundError:
-        return []
-    names, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[]]
-    return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= max(len(names), 1)]
-
-
-def read_header(path: Path) -> tuple[str, ...] | None:
-    """Returns the names of a CSV file's columns; None if there is no file, or no whole line in it."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            line = file.readline()
-    except FileNotFoundError:
-        return None
-    return tuple(next(csv.reader([line]))) if line.endswith("\n") else None
+        return None, []
+    lines = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
+    if not lines:
+        return None, []
+    names, rows = lines[0], lines[1:]
+    return tuple(names), [dict(zip(names, row, strict=False)) for row in rows if len(row) >= max(len(names), 1)]
 
 
 def as_number(text: str) -> float:
