@@ -198,10 +198,8 @@ class DrawnQueries:
         """Returns up to n comparisons, with their sides chosen at random."""
         if len(pool) < 2:
             return []
-        found = (self._next(pool, initial=initial) for _ in range(n))
-        return [
-            pair for pair in itertools.takewhile(bool, found) if pair
-        ]  # once one search fails, the others would too
+        searches = iter(lambda: self._next(pool, initial=initial), None)  # once one fails, the others would too
+        return list(itertools.islice(searches, n))
 
     def learn(self, answered: Iterable[Answered]) -> None: ...
 
