@@ -53,14 +53,13 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.run_id = path, read_run_id(path)
         try:
             self._lock = FolderLock(path)
         except BlockingIOError:
             raise UserError(f"{path} is in use by another process; wait until that has ended, or stop it.") from None
         except OSError as error:
             raise UserError(f"cannot write in {path} ({error.strerror}); allow that, or copy it elsewhere.") from error
-        self.run_id = read_run_id(path)
         self._handler = LogFile(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(self._handler)
@@ -108,14 +107,13 @@ class RunFolder:
         Raises:
             UserError: there is no run, or it is in use.
         """
-        before = read_config(path)
         folder, file = cls(path), path / "config.json"
         config = json.loads(json.dumps(config | {"resume": None}))  # as JSON would return it
         try:
-            if config != before:
-                record = read_record(path)
+            record = read_record(path)  # now that nobody else can change it
+            if config != record["config"]:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
-                record["history"] = [*record.get("history", []), {"until": now, "config": before}]
+                record["history"] = [*record.get("history", []), {"until": now, "config": record["config"]}]
                 draft = file.with_suffix(".new")
                 draft.write_text(json.dumps(record | {"config": config}, indent=2) + "\n")
                 draft.replace(file)

@@ -12,7 +12,7 @@ import tyro
 from benchmarks import ROOT
 from benchmarks.learning.evidence.store import RESULTS, curve_rows, flat, read_runs, write_curves, write_runs
 from commands.experiments import EXPERIMENTS
-from commands.run_folder import read_config, read_record
+from commands.run_folder import read_record
 from drlhp.errors import UserError
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row
 
@@ -52,11 +52,11 @@ def record(
 
 def describe(experiment: str, run: Path) -> tuple[int, dict[str, Any]]:
     """Returns a run's seed, and what runs.json is to say of it. Raises UserError."""
-    config = read_config(run)
+    about = read_record(run)
+    config = about["config"]
     mode, env_id = EXPERIMENTS[experiment].command[:2]
     if (config["mode"], config["env_id"]) != (mode, env_id):
         raise UserError(f"{run} is a run of {config['mode']} {config['env_id']}, and {experiment} is {mode} {env_id}.")
-    about = read_record(run)
     # Other people have other folders.
     log_dir, config["log_dir"] = config["log_dir"], "runs"
     words = ["python", "run.py", *("runs" if word == log_dir else word for word in about["command"][1:])]
