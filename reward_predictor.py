@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from drlhp.data.segment import Segment
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import observations_of
 from drlhp.networks.device import CPU, has_bf16, to_device, trains_in_bf16
+from drlhp.networks.inputs import PredictorInputs
 from drlhp.networks.readers import Statistics
 from drlhp.networks.recent import ALIKE, RecentSteps, tell_scale
 from drlhp.runtime.weights import WeightsBoard
@@ -93,16 +94,6 @@ class PredictorConfig:
     def bootstraps(self) -> bool:
         """Whether members are trained on bootstraps; a single predictor has all labels."""
         return self.bootstrap and self.ensemble_size > 1
-
-
-@dataclass(frozen=True)
-class PredictorInputs:
-    """Inputs of the networks: the shape of an observation and the size of an action."""
-
-    kind: Literal["pixels", "vector"]
-    observation_shape: tuple[int, ...]
-    n_actions: int | None
-    action_dim: int | None
 
 
 class RewardPredictor(nn.Module):
@@ -306,11 +297,6 @@ ARCHITECTURE = (
     *("reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size"),
     *("batchnorm", "dropout", "reward_std"),
 )
-
-
-def inputs_as_dict(inputs: PredictorInputs) -> dict[str, Any]:
-    """Returns the record of the observations and actions that a predictor was trained on, for its checkpoint."""
-    return {**asdict(inputs), "observation_shape": list(inputs.observation_shape)}
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,7 @@ class Ring:
         self.children = Children(self.channels, say)  # the parts that have processes of their own
         self.watchers = Watchers(config, path)
         self.snapshots = Snapshots(config, path, run_id)
-        info = env_info(config.env_id)
-        self.inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+        self.inputs = PredictorInputs.of(env_info(config.env_id))
         self.board = self.new_board() if config.uses_preferences else None  # reward predictor -> policy
         self.query_board: WeightsBoard | None = None  # reward predictor -> interface, between rounds of initial labels
         self.takes_segments: PrefInterface | SegmentKeeper | None = None

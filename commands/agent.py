@@ -53,7 +53,7 @@ def load_predictor(folder: Path, info: EnvInfo) -> RewardPredictor | None:
         return None
     path = checkpoint.find(folder, "reward_predictor")
     state = checkpoint.load(path, kind="reward_predictor", env_id=info.env_id)
-    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    inputs = PredictorInputs.of(info)
     with checkpoint.entries(path):
         config = PredictorConfig(**state["config"])
         check(config)

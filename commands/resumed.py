@@ -72,7 +72,7 @@ def _try_checkpoints(config: RunConfig, states: dict[str, dict[str, Any] | None]
         learner = Learner(info, config.policy, new_policy(info, config.policy, CPU))
         PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, None).load(resume=True)
     if states["reward_predictor"] is not None:
-        inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+        inputs = PredictorInputs.of(info)
         spec = TrainerSpec(
             inputs=inputs,
             env_id=config.env_id,

@@ -131,7 +131,7 @@ class ImplyingTrainer(Trainer):
 def pretrainer(folder: Path, config: RunConfig, seed: int, trainer_of: type[Trainer] = Trainer) -> Trainer:
     """Returns a trainer that starts from scratch, in this process, on the labels in the folder's store alone."""
     info = env_info(config.env_id)
-    inputs = PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    inputs = PredictorInputs.of(info)
     channels = Channels.create(synchronous=True, take_turns=False)
     spec = TrainerSpec(
         inputs=inputs,

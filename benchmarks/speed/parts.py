@@ -87,8 +87,7 @@ def device() -> torch.device:
 
 
 def predictor_inputs() -> PredictorInputs:
-    info = env_info(PONG)
-    return PredictorInputs(info.kind, info.observation_shape, info.n_actions, info.action_dim)
+    return PredictorInputs.of(env_info(PONG))
 
 
 def collect(config: PolicyConfig) -> tuple[Policy, Rollout]:

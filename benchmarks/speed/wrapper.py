@@ -43,7 +43,7 @@ from drlhp.runtime.machine import machine
 from envs import make_env
 from examples.lamp_env import LampEnv
 from examples.wrapper_everything import picture_of
-from reward_predictor import ARCHITECTURE, RewardPredictor, inputs_as_dict
+from reward_predictor import ARCHITECTURE, RewardPredictor
 
 RESULT, COMPARED = ROOT / "results" / "wrapper.json", ROOT / "results" / "against_imitation.json"
 NOBODY: dict[str, Any] = {"collect_prefs": False, "train_reward": False}
@@ -66,7 +66,7 @@ def save_untrained(envs: HumanPreferencesVectorEnv, folder: Path) -> None:
         "kind": "reward_predictor",
         "env_id": info.env_id,
         "config": {name: getattr(config, name) for name in ARCHITECTURE},
-        "inputs": inputs_as_dict(info.inputs),
+        "inputs": info.inputs.as_dict(),
         "pretrained": True,
         "weights": RewardPredictor(info.inputs, config).state_dict(),
     }

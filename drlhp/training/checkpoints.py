@@ -14,7 +14,7 @@ from drlhp.bounds import check
 from drlhp.runtime import checkpoint
 from drlhp.training.learner import Learner
 from drlhp.training.pretraining import Pretraining
-from reward_predictor import ARCHITECTURE, inputs_as_dict
+from reward_predictor import ARCHITECTURE
 
 if TYPE_CHECKING:
     from drlhp.training.trainer import TrainerSpec
@@ -49,7 +49,7 @@ class Checkpoints:
             "run_id": self.spec.run_id,
             "newest_seq": newest_seq,
             "config": {name: getattr(self.spec.config, name) for name in ARCHITECTURE},
-            "inputs": inputs_as_dict(self.spec.inputs),
+            "inputs": self.spec.inputs.as_dict(),
             "own_network": self.spec.make_network is not None,
             "pretrained": pretrained,
             **self.pretraining.state(),

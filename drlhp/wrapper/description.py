@@ -82,4 +82,4 @@ class WrappedEnv:
     @property
     def inputs(self) -> PredictorInputs:
         """The observations and actions that the reward predictor reads."""
-        return PredictorInputs(self.kind, self.observation_shape, self.n_actions, self.action_dim)
+        return PredictorInputs.of(self)

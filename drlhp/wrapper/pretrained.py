@@ -12,7 +12,7 @@ from drlhp.wrapper.description import WrappedEnv
 from drlhp.wrapper.folders import predictor_checkpoint
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import ActionEncoder, ObservationEncoder
-from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor, inputs_as_dict
+from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Pretrained:
             spaces: names the spaces that give these inputs.
             own_network: the user's own network is used, not a built-in one.
         """
-        mine = inputs_as_dict(inputs)
+        mine = inputs.as_dict()
         theirs = self.state.get("inputs", mine)
         if theirs != mine:
             names = {"observation_shape": "observations of shape", "n_actions": "discrete actions:"}

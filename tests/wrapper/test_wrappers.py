@@ -44,7 +44,7 @@ from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from pref_db import PrefDB
-from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor, inputs_as_dict
+from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor
 from tests.support import ROOT
 from tests.support.ring import predicted_reward
 
@@ -66,7 +66,7 @@ def predictor_for(
         "kind": "reward_predictor",
         "env_id": env_id,
         "config": {name: getattr(config, name) for name in ARCHITECTURE},
-        "inputs": inputs_as_dict(inputs),
+        "inputs": inputs.as_dict(),
         "own_network": settings.make_network is not None,
         "pretrained": True,
         "weights": predictor.state_dict(),
