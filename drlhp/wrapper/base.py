@@ -17,7 +17,6 @@ FOR_EACH = (
     "HumanPreferencesEnvWrapper takes a gymnasium.Env, HumanPreferencesVectorEnv a gymnasium.vector.VectorEnv, "
     "HumanPreferencesSB3VecEnv a VecEnv of Stable-Baselines3"
 )
-TRUE_REWARD, PREDICTED_REWARD = "true_reward", "predicted_reward"  # keys of info
 
 
 class Counter:

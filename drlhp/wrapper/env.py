@@ -17,9 +17,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 
 from drlhp.wrapper.autoreset import Autoreset, said_mode
-from drlhp.wrapper.base import PREDICTED_REWARD, TRUE_REWARD, PreferenceWrapper
+from drlhp.wrapper.base import PreferenceWrapper
 from drlhp.wrapper.description import EnvDescription
-from drlhp.wrapper.intake import Intake, as_numpy, in_kind_of, with_rewards
+from drlhp.wrapper.intake import PREDICTED_REWARD, TRUE_REWARD, Intake, as_numpy, in_kind_of, with_rewards
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import one_by_one
 
@@ -192,12 +192,10 @@ class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
             valid = self._autoreset.valid(checked, rewards, done, info)
             predicted = system.end_step(rewards, done, valid)
             system.observe(checked, each)
-        told = {TRUE_REWARD: rewards}
-        if predicted is not None:
-            told[PREDICTED_REWARD] = predicted
-            if system.predicted.replace_true:
-                own = in_kind_of(own, predicted)
-        return observations, own, terminated, truncated, with_rewards(info, self.num_envs, told)
+        info = with_rewards(info, self.num_envs, rewards, predicted)
+        if predicted is not None and system.predicted.replace_true:
+            own = in_kind_of(own, predicted)
+        return observations, own, terminated, truncated, info
 
     def close(self, **kwargs: Any) -> None:
         """Ends the processes and the environments; may be called twice."""

@@ -20,6 +20,7 @@ BETWEEN = (
     *("drlhp.wrapper", "gymnasium.vector", "gymnasium.wrappers", "gymnasium.utils"),
     *("stable_baselines3", "supersuit", "multiprocessing"),
 )
+TRUE_REWARD, PREDICTED_REWARD = "true_reward", "predicted_reward"  # keys of info
 ENDED = (EOFError, ConnectionError)  # what it raises if a worker has ended
 MISTAKES = (TypeError, ValueError, AttributeError, LookupError, AssertionError, *ENDED)
 
@@ -145,12 +146,13 @@ def _is_between(error: BaseException) -> bool:
     return place.startswith(BETWEEN)
 
 
-def with_rewards(infos: Any, n_envs: int, rewards: dict[str, np.ndarray]) -> Any:
-    """Returns a vector environment's info with these rewards (N,) in it, by their names; copies of both.
+def with_rewards(infos: Any, n_envs: int, true: np.ndarray, predicted: np.ndarray | None) -> Any:
+    """Returns a vector environment's info with the rewards (N,) in it, the predicted ones if there are any; copies.
 
     Args:
         infos: a dict of arrays, each with a mask of the environments that have it, or one dict for each environment.
     """
+    rewards = {TRUE_REWARD: true} | ({} if predicted is None else {PREDICTED_REWARD: predicted})
     if isinstance(infos, (list, tuple)):
         return [
             {**(info or {}), **{name: float(each[i]) for name, each in rewards.items()}} for i, info in enumerate(infos)

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from drlhp.wrapper.base import PREDICTED_REWARD, TRUE_REWARD, PreferenceWrapper
+from drlhp.wrapper.base import PreferenceWrapper
 from drlhp.wrapper.description import EnvDescription
 from drlhp.wrapper.env import shown_name, spec_can_be_sent
 from drlhp.wrapper.intake import Intake, with_rewards
@@ -92,12 +92,10 @@ class HumanPreferencesSB3VecEnv(PreferenceWrapper, VecEnvWrapper):
             checked = system.checked(each)
             predicted = system.end_step(rewards, done, valid)
             system.observe(checked, each)
-        told = {TRUE_REWARD: rewards}
-        if predicted is not None:
-            told[PREDICTED_REWARD] = predicted
-            if system.predicted.replace_true:
-                own = predicted
-        return observations, own, dones, with_rewards(infos, self.num_envs, told)
+        infos = with_rewards(infos, self.num_envs, rewards, predicted)
+        if predicted is not None and system.predicted.replace_true:
+            own = predicted
+        return observations, own, dones, infos
 
     def close(self) -> None:
         """Ends the processes and the environments; may be called twice."""
