@@ -1,4 +1,4 @@
-"""The places in README.md, docs/ and results/README.md for tables that are made of results."""
+"""The places in README.md, docs/ and results/README.md for what programs print and measure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def write_between(name: str, text: str) -> None:
-    """Replaces the text between the marks `<!-- name -->` and `<!-- /name -->`, on the page that has them.
+    """Replaces the text between the marks `<!-- name -->` and `<!-- /name -->`, on every page that has them.
 
     Raises:
         UserError: no page has such marks.
     """
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
-    for page in PAGES:
+    marked = [page for page in PAGES if last in page.read_text(encoding="utf-8").partition(first)[2]]
+    if not marked:
+        raise UserError(f"no page has a place for the table; put {first} and {last} into one in docs/.")
+    for page in marked:
         before, _, rest = page.read_text(encoding="utf-8").partition(first)
-        _, end, after = rest.partition(last)
-        if end:
-            page.write_text(f"{before}{first}\n{text}\n{last}{after}", encoding="utf-8")
-            return
-    raise UserError(f"no page has a place for the table; put {first} and {last} into one in docs/.")
+        after = rest.partition(last)[2]
+        page.write_text(f"{before}{first}\n{text}\n{last}{after}", encoding="utf-8")
