@@ -76,7 +76,7 @@ def reading_of(env_id: str, space: gymnasium.Space[Any], key: str | None) -> Rea
     """
     if key is not None:
         if not isinstance(space, Dict):
-            raise EnvError(f"{env_id} observes {space}, which has no named parts: leave out --observation_key.")
+            raise EnvError(f"{env_id} observes {shown(space)}, which has no named parts: leave out --observation_key.")
         if key not in space.spaces:
             raise EnvError(f"{env_id} observes no {key!r}: give --observation_key one of {named(space.spaces)}.")
         space = space[key]
@@ -87,14 +87,14 @@ def reading_of(env_id: str, space: gymnasium.Space[Any], key: str | None) -> Rea
             f"{env_id} observes pictures beside other things: choose what the networks read with --observation_key, "
             f"for example --observation_key {screens[0]}."
             if isinstance(space, Dict) and key is None
-            else f"{env_id} observes pictures within {space}: {INSTEAD} one of them."
+            else f"{env_id} observes pictures within {shown(space)}: {INSTEAD} one of them."
         )
     try:
         size = flatdim(space)
     except (ValueError, NotImplementedError) as error:  # texts, sequences and graphs
         raise _unreadable(env_id, space, key) from error
     if not 0 < size <= MAX_NUMBERS:
-        raise EnvError(f"{env_id} observes {size} numbers in {space}: {INSTEAD} a vector of 1 to {MAX_NUMBERS}.")
+        raise EnvError(f"{env_id} observes {size} numbers in {shown(space)}: {INSTEAD} a vector of 1 to {MAX_NUMBERS}.")
     return Reading(env_id, space, key, "vector", size)
 
 
@@ -111,8 +111,8 @@ def _reading_of_box(env_id: str, box: Box, key: str | None) -> Reading:
         size = codes.n_planes * codes.height * codes.width
     if size > MAX_NUMBERS:
         raise EnvError(
-            f"{env_id} observes {box}, but only vectors and pictures of (H, W), (H, W, 1) or (H, W, 3) can be read, "
-            f"and matrices of up to {MAX_NUMBERS} numbers: {INSTEAD} one of these."
+            f"{env_id} observes {shown(box)}, but only vectors and pictures of (H, W), (H, W, 1) or (H, W, 3) can be "
+            f"read, and matrices of up to {MAX_NUMBERS} numbers: {INSTEAD} one of these."
         )
     return Reading(env_id, box, key, "vector", size, codes)
 
@@ -157,7 +157,8 @@ def _unreadable(env_id: str, space: gymnasium.Space[Any], key: str | None) -> En
                 f"{env_id} observes things of no fixed size ({named(set(space) - set(readable))}): choose "
                 f"what the networks read with --observation_key ({named(readable)})."
             )
-    return EnvError(f"{env_id} observes {space}, which has no fixed number of values: {INSTEAD} a vector or a picture.")
+    what = f"{env_id} observes {shown(space)}, which has no fixed number of values"
+    return EnvError(f"{what}: {INSTEAD} a vector or a picture.")
 
 
 def _can_be_read(env_id: str, space: gymnasium.Space[Any]) -> bool:
@@ -166,6 +167,11 @@ def _can_be_read(env_id: str, space: gymnasium.Space[Any]) -> bool:
     except EnvError:
         return False
     return True
+
+
+def shown(space: gymnasium.Space[Any]) -> str:
+    """Returns a space as messages show it: NumPy aligns its bounds, over several lines if there are many."""
+    return " ".join(str(space).split())
 
 
 def named(names: Any) -> str:
