@@ -20,6 +20,8 @@ LOG := .tools/setup.log
 
 .PHONY: help setup demo test quick check format bench chaos docs test-packages
 .DEFAULT_GOAL := help
+# Each process of the tests would else compile every file of ours again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -28,9 +30,6 @@ setup: $(READY) ## create .venv with every package at its exact version (the oth
 
 demo: $(READY) ## teach the moving dot from a synthetic teacher's preferences, with no window
 	@$(VENV_PYTHON) run.py $(DEMO) --run_name "demo-$$(date +%Y%m%d-%H%M%S)"
-
-# Each process of the tests would else compile every file of ours again.
-test quick: unexport PYTHONDONTWRITEBYTECODE
 
 test: $(READY) ## run the tests, three at a time: most of them wait more than they compute
 	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null \
