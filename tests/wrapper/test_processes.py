@@ -40,6 +40,16 @@ from tests.support.display import focus, xdotool
 TITLE = "better"  # in that of the window
 PATIENCE = 240.0  # seconds; on a machine that does other things
 PAUSE = 0.002  # seconds between steps, so that the processes that are waited for are not starved of a small machine
+SMALL: dict[str, Any] = {
+    "segment_length": 10,
+    "n_initial_prefs": 6,
+    "n_initial_training_steps": 3,
+    "max_prefs_in_db": 12,
+    "max_pref_interface_segs": 5,
+}
+# One server imports PyTorch once for all tests. How a wrapper starts processes by default is tested with programs.
+SERVER: dict[str, Any] = {"mp_context": "forkserver"}
+QUICK = {**SMALL, **SERVER}
 
 
 def test_everything_at_once_on_an_environment_nobody_knew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +131,7 @@ def test_people_answer_on_a_page_about_the_pictures_that_the_agent_observes(tmp_
         train_reward=False,
         synthetic_prefs=False,
         ui="web",
+        **SERVER,
         obs_transform_func=wrapper_everything.picture_of,
         segment_length=10,
         zoom_ratio=2,
@@ -204,6 +215,7 @@ def test_no_segment_travels_once_all_labels_are_there(tmp_path: Path) -> None:
         segment_length=5,
         n_initial_prefs=2,
         max_prefs_in_db=2,
+        **SERVER,
         log_dir=tmp_path,
     )
     env.reset(seed=0)
@@ -227,15 +239,6 @@ def test_no_segment_travels_once_all_labels_are_there(tmp_path: Path) -> None:
     env.close()
 
 
-QUICK: dict[str, Any] = {
-    "segment_length": 10,
-    "n_initial_prefs": 6,
-    "n_initial_training_steps": 3,
-    "max_prefs_in_db": 12,
-    "max_pref_interface_segs": 5,
-}
-
-
 def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> None:
     """Acts at random until something has come about."""
     deadline = time.monotonic() + PATIENCE
@@ -249,7 +252,7 @@ def step_until(env: HumanPreferencesEnvWrapper, reached: Callable[[], bool]) -> 
 
 def test_numpys_whole_numbers_are_as_good_as_pythons(tmp_path: Path) -> None:
     """They come from sweeps; SQLite does not take them."""
-    settings = {**{name: np.int64(value) for name, value in QUICK.items()}, "seed": np.int64(3)}
+    settings = {**{name: np.int64(value) for name, value in SMALL.items()}, **SERVER, "seed": np.int64(3)}
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, train_reward=False, log_dir=tmp_path)
     step_until(env, lambda: env.pref_db_size.value >= 6)
     env.close()
@@ -368,7 +371,7 @@ def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: 
         "torch.set_num_threads(2)\n"
         "numbers = torch.randn(1500, 1500)\n"
         "(numbers @ numbers).sum()\n"
-        f"env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), mp_context='fork', **{QUICK})\n"
+        f"env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), mp_context='fork', **{SMALL})\n"
         "env.reset(seed=0)\n"
         "while not env.using_reward_from_predictor:\n"
         "    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
@@ -530,7 +533,7 @@ def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(
         "import gymnasium, time\n"
         "from drlhp import HumanPreferencesEnvWrapper\n"
         "if __name__ == '__main__':\n"
-        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), train_reward=False, **{QUICK})\n"
+        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), train_reward=False, **{SMALL})\n"
         "    try:\n"
         "        print('ready', flush=True)\n"
         "        time.sleep(1e6)\n"
@@ -556,7 +559,7 @@ def test_a_ctrl_c_while_the_wrapper_is_closed_ends_its_processes(tmp_path: Path)
         "        time.sleep(0.01)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "if __name__ == '__main__':\n"
-        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), **{QUICK})\n"
+        f"    env = HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), **{SMALL})\n"
         "    threading.Thread(target=interrupt).start()\n"
         "    print('ready', flush=True)\n"
         "    try:\n"
@@ -607,7 +610,7 @@ def test_a_script_that_is_read_from_the_standard_input_is_told(tmp_path: Path) -
 
 
 def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:
-    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=400, log_dir=tmp_path)
+    env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), segment_length=400, **SERVER, log_dir=tmp_path)
     with pytest.raises(UserError, match="none of 50 episodes of CartPole-v1 lasted for half of segment_length 400"):
         for _ in range(51):
             env.reset()
@@ -617,7 +620,7 @@ def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:
 
 
 def test_episodes_that_are_cut_from_outside_before_any_segment_are_told(tmp_path: Path) -> None:
-    inner = HumanPreferencesEnvWrapper(gymnasium.make("Pendulum-v1"), segment_length=40, log_dir=tmp_path)
+    inner = HumanPreferencesEnvWrapper(gymnasium.make("Pendulum-v1"), segment_length=40, **SERVER, log_dir=tmp_path)
     env = gymnasium.wrappers.TimeLimit(inner, 15)
     with pytest.raises(UserError, match="none of 50 episodes of Pendulum-v1 lasted for half of segment_length 40"):
         for _ in range(52):
