@@ -19,6 +19,7 @@ from torch import Tensor
 from a2c.model import PIXEL_STEPS, Policy
 from drlhp.errors import UserError
 from drlhp.networks.device import to_device
+from drlhp.networks.optimizers import UncompiledAdam
 from drlhp.runtime.regular_files import open_regular
 from envs import EnvInfo, make_vec_env
 
@@ -210,7 +211,7 @@ def clone(
         for steps in _batches(train[:: math.ceil(n_train / PIXEL_STEPS)]):
             policy.observe(shown.observations(steps))
     parameters = [p for name, p in policy.named_parameters() if not name.startswith("critic")]
-    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    optimizer = UncompiledAdam(parameters, lr=LEARNING_RATE)
     best, best_epoch = (log_probability(policy, shown, held_out), _copied(policy)), 0
     for epoch in range(1, MAX_EPOCHS + 1):
         for steps in _batches(rng.permutation(train)[: MAX_BATCHES_PER_EPOCH * BATCH_SIZE]):

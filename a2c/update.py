@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from a2c.config import PolicyConfig
 from a2c.crew import ALONE, Crew, share
 from a2c.model import Policy
 from a2c.runner import Rollout
 from drlhp.networks.device import CPU, Recorded, to_device
+from drlhp.networks.optimizers import Uncompiled, UncompiledAdam
 
 VALUE_COEF = 0.5
 MAX_GRAD_NORM = 0.5
@@ -25,7 +26,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy")
 Rows = slice | np.ndarray | Tensor  # of a rollout laid flat
 
 
-class RMSProp(Optimizer):
+class RMSProp(Uncompiled, Optimizer):
     """RMSProp with epsilon inside the root, as TensorFlow has it and the paper's A2C settings expect.
 
     PyTorch adds epsilon outside, which makes the first steps on rarely active weights far larger. Computed by PyTorch's
@@ -126,7 +127,7 @@ def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
     """Returns RMSProp for A2C, as in the paper; Adam for PPO and for the critic of TRPO."""
     params = list(policy.parameters())
     if config.algo in ("ppo", "trpo"):
-        return Adam(params, lr=config.lr, eps=1e-5, fused=True)
+        return UncompiledAdam(params, lr=config.lr, eps=1e-5, fused=True)
     return RMSProp(params, lr=config.lr)
 
 

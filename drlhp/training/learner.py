@@ -16,6 +16,7 @@ from drlhp.errors import UserError
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import PairBatch, TrainingPair
 from drlhp.networks.device import CPU
+from drlhp.networks.optimizers import UncompiledAdamW
 from drlhp.runtime import checkpoint
 from drlhp.training.regularisation import L2_START, BagLosses, adapted, decay
 from reward_predictor import (
@@ -67,7 +68,7 @@ class Learner:
         self.adapts_l2 = config.l2 == "adaptive"
         self.l2 = [L2_START if config.l2 == "adaptive" else config.l2] * config.ensemble_size  # of each member
         self.bag_losses = BagLosses(config.ensemble_size).to(device)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = UncompiledAdamW(
             self.ensemble.parameters(),
             lr=config.reward_predictor_learning_rate,
             weight_decay=0.0 if config.l2 == "adaptive" else config.l2,
