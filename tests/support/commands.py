@@ -22,6 +22,7 @@ from unittest import mock
 
 import run as run_module
 from tests.support import ROOT
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 DOT = "MovingDotNoFrameskip-v0"
 PONG = "PongNoFrameskip-v4"
@@ -47,9 +48,10 @@ def run(
     tmp_path: Path, *words: str, status: int = 0, cwd: Path = ROOT, **changes: str
 ) -> subprocess.CompletedProcess[str]:
     environ = environment(**changes)
-    result = subprocess.run(
-        command(tmp_path, *words), capture_output=True, text=True, timeout=DEADLINE, env=environ, cwd=cwd
-    )
+    start: type[subprocess.Popen[str]] = (
+        subprocess.Popen if changes else PreloadedPopen
+    )  # a variable may count while libraries are imported
+    result = run_captured(command(tmp_path, *words), DEADLINE, start=start, env=environ, cwd=cwd)
     assert result.returncode == status, result.stdout + result.stderr
     return result
 
@@ -68,7 +70,8 @@ def small_files(n_bytes: int) -> Iterator[None]:
 @contextmanager
 def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
     """A run in the background, ended with the block."""
-    process = subprocess.Popen(
+    start: type[subprocess.Popen[str]] = subprocess.Popen if changes else PreloadedPopen
+    process = start(
         command(tmp_path, *words),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

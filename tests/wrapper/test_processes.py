@@ -36,6 +36,7 @@ from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import without_waits
 from tests.support.display import focus, xdotool
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 TITLE = "better"  # in that of the window
 PATIENCE = 240.0  # seconds; on a machine that does other things
@@ -380,9 +381,7 @@ def test_forked_processes_train_in_a_program_that_has_computed_before(tmp_path: 
         "print('trained', env.reward_training_steps.value)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = run_captured([sys.executable, str(script)], PATIENCE, cwd=tmp_path, env=environment)
     assert done.returncode == 0 and "trained" in done.stdout, done.stderr
 
 
@@ -488,8 +487,8 @@ def started(folder: Path, source: str) -> subprocess.Popen[str]:
     """A program of somebody's, once it has said that it is ready."""
     script = folder / "program.py"
     script.write_text(source)
-    program = subprocess.Popen(
-        [sys.executable, script],
+    program = PreloadedPopen(
+        [sys.executable, str(script)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
         stdout=subprocess.PIPE,
@@ -584,9 +583,7 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path, mp_context: str) 
         "while True:\n    env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = run_captured([sys.executable, str(script)], PATIENCE, cwd=tmp_path, env=environment)
     *_, last = done.stderr.splitlines()
     assert done.returncode == 1 and last.startswith("drlhp.errors.UserError: the wrapper starts processes")
     assert last.endswith("put what the script does under `if __name__ == '__main__':`.")

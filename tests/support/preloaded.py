@@ -1,0 +1,147 @@
+"""A Python that has imported the large libraries and becomes each program that a test starts, which saves seconds.
+
+What it becomes is a child of the test's process with its own standard streams, folder and environment, as a program
+that is started afresh. The project's own files are not among what is imported beforehand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import io
+import json
+import os
+import resource
+import runpy
+import socket
+import subprocess
+import sys
+from typing import Any
+
+LIBRARIES = ("torch", "gymnasium", "ale_py", "numpy", "PIL.Image", "tyro", "rich.console", "matplotlib.figure")
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class PreloadedPopen(subprocess.Popen[str]):
+    """`subprocess.Popen` of this Python with a script (`[sys.executable, script, *words]`), without its imports.
+
+    Not for what has to see an environment variable while it imports.
+    """
+
+    def _execute_child(self, *args: Any) -> None:
+        if sys.platform != "linux":
+            super()._execute_child(*args)  # type: ignore[misc]
+            return
+        given = inspect.signature(subprocess.Popen._execute_child).bind(self, *args).arguments  # type: ignore[attr-defined]
+        ends = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        _, *words = map(os.fspath, given["args"])
+        request = {
+            "words": words,
+            "cwd": os.fspath(given["cwd"] or os.getcwd()),
+            "env": dict(os.environ if given["env"] is None else given["env"]),
+            "new_session": given["start_new_session"],
+            "largest_file": resource.getrlimit(resource.RLIMIT_FSIZE),
+        }
+        streams = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
+        try:
+            self.pid = _pid_of_new(json.dumps(request).encode(), streams)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+def run_captured(
+    command: list[str], timeout: float, *, start: type[subprocess.Popen[str]] = PreloadedPopen, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Does what `subprocess.run` does with captured output."""
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(command, text=True, **options) as process:
+        try:
+            printed, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(command, process.returncode, printed, errors)
+
+
+_server: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
+
+
+def _pid_of_new(request: bytes, streams: list[int]) -> int:
+    if not _server:
+        ours, theirs = socket.socketpair()
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environ, stdin=subprocess.DEVNULL)
+        theirs.close()
+        _server.append((ours, process))  # which ends with the connection
+    connection, _ = _server[0]
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # the new one's parent ends at once, and this process becomes its parent
+    try:
+        socket.send_fds(connection, [len(request).to_bytes(8, "little")], streams)
+        connection.sendall(request)
+        return int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _serve(connection: socket.socket) -> dict[str, Any]:
+    """Answers each request with a new process; returns the request in that process."""
+    while True:
+        header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+        if not header:
+            os._exit(0)
+        request = json.loads(connection.recv(int.from_bytes(header, "little"), socket.MSG_WAITALL))
+        told, tell = os.pipe()
+        held, go = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child != 0:
+                os.write(tell, child.to_bytes(8, "little"))
+                os._exit(0)
+            os.close(go)
+            os.read(held, 1)  # until the parent is the test's process
+            for end in (told, tell, held):
+                os.close(end)
+            connection.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            return request
+        os.waitpid(between, 0)
+        connection.sendall(os.read(told, 8))
+        for end in (told, tell, held, go, *streams):
+            os.close(end)
+
+
+def _become(request: dict[str, Any], libraries: list[str]) -> None:
+    """Carries out a script as if this process had been started for it."""
+    if request["new_session"]:
+        os.setsid()
+    resource.setrlimit(resource.RLIMIT_FSIZE, request["largest_file"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.stdin, sys.stdout, sys.stderr = (_stream(*words) for words in ((0, "rb"), (1, "wb"), (2, "wb")))
+    sys.argv = request["words"]
+    script = os.path.abspath(sys.argv[0])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [os.path.dirname(script), *paths, *libraries]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _stream(number: int, mode: str) -> io.TextIOWrapper:
+    errors = "backslashreplace" if number == 2 else "strict"
+    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+    stream: Any = open(number, mode, 0 if at_once and number else -1, closefd=False)  # noqa: SIM115 - until the end
+    lines = number == 2 or stream.isatty()
+    return io.TextIOWrapper(stream, "utf-8", errors, line_buffering=lines, write_through=at_once)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))), list(sys.path))
