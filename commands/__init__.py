@@ -19,6 +19,7 @@ Mode = Literal[
     "gather_initial_prefs",
     "pretrain_reward_predictor",
 ]
+LOG_DIR = "runs"  # where runs are made by default
 MODES: tuple[str, ...] = get_args(Mode)
 # Where each other command lives; its module is imported when the command is used.
 PLACES = {

@@ -57,13 +57,16 @@ def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others
         return 0 if arguments else USER_ERROR
     name, *words = arguments
     if name not in places:
-        names = [*others, *places]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(names)}."
-        raise UserError(f"there is no command '{name}'; {hint}")
+        raise UserError(f"there is no command '{name}'; {nearest(name, [*others, *places])}")
     module, _, function = places[name].partition(":")
     getattr(import_module(module), function)(words)
     return 0
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Returns the end of a sentence about an unknown name: the name that it resembles or begins, else all names."""
+    close = difflib.get_close_matches(name, names, n=1) or [other for other in names if name and other.startswith(name)]
+    return f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(names)}."
 
 
 def command_line(program: str, arguments: list[str], carry_out: Callable[[list[str]], int]) -> int:

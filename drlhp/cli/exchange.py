@@ -17,8 +17,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from drlhp.cli.arguments import read_arguments
 from drlhp.cli.legacy import LEGACY_FILES, converted
 from drlhp.cli.program import program
+from drlhp.cli.runs import find_run
 from drlhp.cli.segment_files import EXCHANGE_VERSION, form_of, read_segment, write_segment
 from drlhp.data.comparison import Answer, Choice, Comparison
 from drlhp.data.salvage import salvage
@@ -66,8 +68,9 @@ class ImportConfig:
 
 def export_command(arguments: list[str]) -> None:
     """Runs `export`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ExportConfig, prog=f"{program().name} export", args=arguments, use_underscores=True)
-    store, output = store_path(Path(config.run)), Path(config.output)
+    needs = {"run": "RUN", "output": "--output"}
+    config = read_arguments(ExportConfig, "export", arguments, needs=needs, example="RUN --output labels")
+    store, output = store_path(find_run(config.run)), Path(config.output)
     left_out: list[str] = []
     _check_new(output)
     try:
@@ -84,7 +87,8 @@ def export_command(arguments: list[str]) -> None:
 
 def import_command(arguments: list[str]) -> None:
     """Runs `import`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ImportConfig, prog=f"{program().name} import", args=arguments, use_underscores=True)
+    needs = {"folder": "DIR", "output": "--output"}
+    config = read_arguments(ImportConfig, "import", arguments, needs=needs, example="labels --output RUN")
     folder, target = Path(config.folder), Path(config.output)
     if (target / "prefs.db").exists():
         raise UserError(f"{target} holds a prefs.db already; give --output another folder.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import run
 from commands import COMMANDS, PLACES, USAGE
 from tests.support import ROOT
+from tests.support.commands import DOT, here, one_sentence
 
 # Packages that take from a tenth of a second to seconds to import.
 HEAVY = {
@@ -56,3 +58,50 @@ def test_each_command_is_where_the_table_says(command: str, capsys: pytest.Captu
     with pytest.raises(SystemExit) as ended:
         run.main([command, "--help"])
     assert ended.value.code == 0 and f"run.py {command}" in capsys.readouterr().out
+
+
+TRAIN = "train_policy_with_preferences"
+LACKING = [
+    ((TRAIN,), "the positional argument ENV is missing", f"python run.py {TRAIN} MovingDotNoFrameskip-v0"),
+    (("gather_initial_prefs", "--n_envs", "4"), "argument ENV is missing", "run.py gather_initial_prefs MovingDot"),
+    (("--resume",), "--resume needs the folder of a run", "python run.py --resume runs/NAME"),
+    (("watch", "--seed", "3"), "the positional argument RUN_OR_CHECKPOINT is missing", "python run.py watch runs/NAME"),
+    (("show_prefs",), "the positional argument RUN is missing", "python run.py show_prefs runs/NAME"),
+    (("report", "--output", "page"), "the positional argument RUN is missing", "python run.py report runs/NAME"),
+    (("label",), "the positional argument RUN is missing", "python run.py label runs/NAME"),
+    (("export", "--output", "labels"), "argument RUN is missing", "python run.py export runs/NAME --output labels"),
+    (("export", "a"), "the flag --output is missing", "python run.py export runs/NAME --output labels"),
+    (("import",), "argument DIR and the flag --output are missing; give them", "import labels --output runs/NAME"),
+    (("restore", "a"), "the positional argument FROM is missing", "python run.py restore runs/NAME copy/prefs.db"),
+]
+
+
+@pytest.mark.parametrize(("words", "names", "example"), LACKING)
+def test_a_missing_argument_is_named_in_one_sentence_with_an_example(
+    words: tuple[str, ...], names: str, example: str
+) -> None:
+    sentence = one_sentence(here(None, *words, status=2).stderr)
+    assert names in sentence and re.search(f"as in `.*{re.escape(example)}", sentence)
+
+
+def test_every_command_says_what_it_lacks() -> None:
+    assert {words[0] for words, _, _ in LACKING} >= PLACES.keys() - {"reproduce"}, "which needs nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("wacth", "a"), "watch"),
+        (("train", DOT), TRAIN),
+        (("gather_inital_prefs", DOT), "gather_initial_prefs"),
+        (("reproduce", "pong-3k"), "pong-3.3k"),
+        (("reproduce", "moving"), "moving-dot"),
+    ],
+)
+def test_a_misspelt_name_gets_its_nearest_match(words: tuple[str, ...], meant: str) -> None:
+    assert f"; did you mean {meant}?" in one_sentence(here(None, *words, status=2).stderr)
+
+
+def test_a_name_that_resembles_none_gets_all_of_them() -> None:
+    assert "; choose one of: train_policy_with_preferences, " in here(None, "qqq", status=2).stderr
+    assert "; choose one of: moving-dot, " in here(None, "reproduce", "qqq", status=2).stderr
