@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import shlex
 import shutil
@@ -22,13 +21,14 @@ from drlhp.cli.legacy import LEGACY_FILES, converted
 from drlhp.cli.program import program
 from drlhp.cli.runs import find_run
 from drlhp.cli.segment_files import EXCHANGE_VERSION, form_of, read_segment, write_segment
-from drlhp.data.comparison import Answer, Choice, Comparison
+from drlhp.data.comparison import Answer, Choice, Comparison, side_of
 from drlhp.data.salvage import salvage
 from drlhp.data.segment import Segment
+from drlhp.data.spreadsheet import write_table
 from drlhp.errors import DamagedError, DamagedStoreError, UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from drlhp.runtime.regular_files import open_regular, read_regular
-from pref_db import PrefDB, spreadsheet_cell, store_path
+from pref_db import PrefDB, store_path
 
 LAST_SECOND = 4e10  # This is in the year 3237. A later time is mostly in milliseconds, and cannot be shown as a date.
 MAX_ABOUT = 2**16  # bytes of export.json
@@ -41,6 +41,9 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **{"answered_at": (float, int), "watched_ms": (int, type(None)), "replays": (int,), "speed": (float, int)},
     **{"late": (bool,), "flag": (bool,), "note": (str,)},
 }
+# Columns of answers.csv: first what a person looks for, with the answer and the segments as the labeller saw them.
+FIRST = ("answered_at", "labeller", "teacher", "answer", "left", "right", "note")
+COLUMNS = (*FIRST, *(name for name in FIELDS if name not in FIRST))
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,7 @@ def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
     with (output / "labels.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     with (output / "answers.csv").open("w", newline="", encoding="utf-8") as table:
-        writer = csv.writer(table)
-        writer.writerow(FIELDS)
-        writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
+        write_table(table, COLUMNS, (row | _as_seen(row) for row in rows))
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
     # This file comes last, so that a folder without it is known to be incomplete.
@@ -184,6 +185,12 @@ def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
             "flag": row.flag,
             "note": row.note,
         }
+
+
+def _as_seen(row: dict[str, Any]) -> dict[str, str]:
+    """Returns the answer of a row, and the ids of the segments, by the sides on which the labeller saw them."""
+    left, right = (row["b"], row["a"]) if row["flip"] else (row["a"], row["b"])
+    return {"answer": side_of(Choice(row["choice"]), flip=row["flip"]), "left": left, "right": right}
 
 
 def import_folder(folder: Path, target: Path) -> int:
