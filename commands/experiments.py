@@ -18,6 +18,7 @@ from pathlib import Path
 import tyro
 
 from commands import LOG_DIR
+from commands.recorded import recorded
 from commands.run_folder import read_config
 from drlhp.cli import nearest
 from drlhp.errors import ChildError, UserError
@@ -271,6 +272,8 @@ def _print_experiments() -> None:
     width = max(map(len, EXPERIMENTS))
     for key, experiment in EXPERIMENTS.items():
         print(f"{key:<{width}}  {experiment.title}\n{'':<{width}}  python run.py {' '.join(experiment.command)}")
+        print(f"{'':<{width}}  time of a seed: {recorded(key)}")
+    print("Times are those of the runs in results/; many had other work beside them (results/README.md).")
 
 
 def _prepare(folder: Path, name: str) -> Path:
