@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from drlhp.data.comparison import Answer, Choice, Comparison, Label
 from drlhp.data.horizon import Horizon
@@ -38,17 +37,10 @@ from drlhp.data.sqlite_file import SqliteFile, connect, connect_checked, connect
 from drlhp.data.views import STATES_MAGIC
 from drlhp.errors import PrefDBError, UnknownSegmentError
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts with one of these for a formula
-
 
 def store_path(place: Path) -> Path:
     """Returns the prefs.db of a folder, or that file itself."""
     return place / "prefs.db" if place.is_dir() else place
-
-
-def spreadsheet_cell(value: Any) -> Any:
-    """Returns a value for a spreadsheet, quoted if the spreadsheet would take it for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 @dataclass(frozen=True, kw_only=True)

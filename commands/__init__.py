@@ -10,8 +10,9 @@ import sys
 from importlib.util import find_spec
 from typing import Literal, get_args
 
+from drlhp import __version__
+from drlhp.cli import COMPLETION, USER_ERROR, dispatch
 from drlhp.cli import PLACES as LIBRARY
-from drlhp.cli import USER_ERROR, dispatch
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -19,6 +20,7 @@ Mode = Literal[
     "gather_initial_prefs",
     "pretrain_reward_predictor",
 ]
+LOG_DIR = "runs"  # where runs are made by default
 MODES: tuple[str, ...] = get_args(Mode)
 # Where each other command lives; its module is imported when the command is used.
 PLACES = {
@@ -46,6 +48,8 @@ USAGE = """usage: python run.py COMMAND ...
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
   restore RUN FROM                        put a copy of its store into a run, or keep what is whole of a damaged one
   --resume RUN                            carry on with a run that was stopped
+  --version                               the version, and the commit of this clone
+  --tyro-print-completion SHELL           a script after which bash completes commands and flags; also for zsh and fish
 
   ENV: MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, any other Atari game, CartPole-v1,
        Hopper, Walker, HalfCheetah, Swimmer, Ant, Reacher, ...
@@ -73,4 +77,9 @@ def run_command(arguments: list[str]) -> int:
         from commands.environments import lend_environments
 
         lend_environments()
-    return dispatch(arguments, PLACES, USAGE, MODES)
+    if arguments == ["--version"]:
+        from commands.run_folder import git_revision
+
+        print(f"run.py {__version__}, commit {git_revision()}")
+        return 0
+    return dispatch(arguments, {**PLACES, COMPLETION: "commands.completion:completion_command"}, USAGE, MODES)

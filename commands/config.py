@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from a2c.config import PolicyConfig
-from commands import Mode
+from commands import LOG_DIR, Mode
 from drlhp.bounds import SEED, check
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
@@ -40,7 +40,7 @@ class RunConfig:
     """Seed of every random generator."""
     run_name: str | None = None
     """Name of the run's folder; by default the environment and the time."""
-    log_dir: str = "runs"
+    log_dir: str = LOG_DIR
     """Folder that holds the run folders."""
     resume: str | None = None
     """Run folder to resume from its newest checkpoints; its settings hold unless a flag says otherwise."""

@@ -17,7 +17,10 @@ from pathlib import Path
 
 import tyro
 
+from commands import LOG_DIR
+from commands.recorded import recorded
 from commands.run_folder import read_config
+from drlhp.cli import nearest
 from drlhp.errors import ChildError, UserError
 from drlhp.runtime.machine import n_cores
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS
@@ -220,7 +223,7 @@ def reproduce_command(arguments: list[str]) -> None:
 def reproduce(
     name: tyro.conf.Positional[str | None] = None,
     seeds: int = 3,
-    log_dir: str = "runs",
+    log_dir: str = LOG_DIR,
     at_once: int | None = None,
 ) -> int:
     """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
@@ -242,7 +245,7 @@ def reproduce(
         _print_experiments()
         return 0
     if name not in EXPERIMENTS:
-        raise UserError(f"there is no experiment '{name}'; choose one of: {', '.join(EXPERIMENTS)}.")
+        raise UserError(f"there is no experiment '{name}'; {nearest(name, list(EXPERIMENTS))}")
     at_once = at_once_by_default() if at_once is None else at_once
     for flag, value in (("seeds", seeds), ("at_once", at_once)):
         if value < 1:
@@ -269,6 +272,8 @@ def _print_experiments() -> None:
     width = max(map(len, EXPERIMENTS))
     for key, experiment in EXPERIMENTS.items():
         print(f"{key:<{width}}  {experiment.title}\n{'':<{width}}  python run.py {' '.join(experiment.command)}")
+        print(f"{'':<{width}}  time of a seed: {recorded(key)}")
+    print("Times are those of the runs in results/; many had other work beside them (results/README.md).")
 
 
 def _prepare(folder: Path, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import shlex
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import tyro
 
 from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
+from commands import LOG_DIR
 from commands.config import RunConfig, settings
 from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config
+from drlhp.cli.arguments import ABSENT, lacks
+from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
@@ -50,8 +54,11 @@ def parse(arguments: list[str]) -> RunConfig:
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
     if len(positionals) < 2 and plain != arguments:
-        return _cli(arguments, None)  # prints the missing words, or the help
-    first = _named_in_full(_cli(plain, None))
+        return _cli(arguments, None)  # prints the help
+    first = _cli(plain, RunConfig("train_policy_with_preferences", ABSENT))
+    if first.env_id == ABSENT:
+        raise lacks(["ENV"], f"{first.mode} MovingDotNoFrameskip-v0")
+    first = _in_full(first)
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
     if first.resume:
@@ -69,7 +76,7 @@ def parse(arguments: list[str]) -> RunConfig:
         defaults = dataclasses.replace(defaults, policy=policy)
     if any(name == "teacher" or name.startswith("teacher_") for name in named):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
-    config = _named_in_full(_cli(arguments, defaults))
+    config = _in_full(_cli(arguments, defaults))
     validate(config)
     if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
         raise UserError(
@@ -99,9 +106,25 @@ def _check_changes(before: RunConfig, now: RunConfig) -> None:
         check_ensemble(now)
 
 
-def _named_in_full(config: RunConfig) -> RunConfig:
-    """Returns the config with the environment's full id: Hopper is short for Hopper-v1; a key is a part of the id."""
-    return dataclasses.replace(config, env_id=env_info(with_key(config.env_id, config.observation_key)).env_id)
+def _in_full(config: RunConfig) -> RunConfig:
+    """Returns the config with the environment's full id, and with the places of the runs that it names.
+
+    Hopper is short for Hopper-v1, and a key is a part of the id.
+    """
+
+    def place(name: str | None) -> str | None:
+        return str(find_run(name, config.log_dir)) if name else name
+
+    prefs, policy, predictor = config.prefs, config.policy, config.predictor
+    loaded = place(predictor.load_reward_predictor_ckpt_dir)
+    return dataclasses.replace(
+        config,
+        env_id=env_info(with_key(config.env_id, config.observation_key)).env_id,
+        resume=place(config.resume),
+        prefs=dataclasses.replace(prefs, load_prefs_dir=place(prefs.load_prefs_dir)),
+        policy=dataclasses.replace(policy, load_policy_ckpt_dir=place(policy.load_policy_ckpt_dir)),
+        predictor=dataclasses.replace(predictor, load_reward_predictor_ckpt_dir=loaded),
+    )
 
 
 def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
@@ -111,11 +134,16 @@ def _cli(arguments: list[str], default: RunConfig | None) -> RunConfig:
 
 
 def _with_resumed_mode(arguments: list[str]) -> list[str]:
-    """Completes `run.py --resume FOLDER` by the mode and environment of that run."""
-    if arguments and arguments[0] == "--resume" and len(arguments) > 1:
-        config = RunConfig.from_dict(read_config(Path(arguments[1])))
-        return [config.mode, config.env_id, *arguments]
-    return arguments
+    """Completes `run.py --resume RUN` by the mode and environment of that run, and by its place."""
+    if arguments[:1] != ["--resume"]:
+        return arguments
+    if len(arguments) == 1 or arguments[1].startswith("-"):
+        raise UserError(f"--resume needs the folder of a run; give it, as in `python run.py --resume {LOG_DIR}/NAME`.")
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--log_dir", "--log-dir", default=LOG_DIR)
+    run = find_run(arguments[1], reader.parse_known_args(arguments[2:])[0].log_dir)
+    config = RunConfig.from_dict(read_config(run))
+    return [config.mode, config.env_id, "--resume", str(run), *arguments[2:]]
 
 
 def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:

@@ -15,6 +15,8 @@ import tyro
 from commands.config import RunConfig
 from commands.resumed import answers_seen, check_own
 from commands.run_folder import RunFolder, read_config
+from drlhp.cli.arguments import read_arguments
+from drlhp.cli.runs import find_run
 from drlhp.data.salvage import salvage
 from drlhp.errors import UserError
 from pref_db import PrefDB, store_path
@@ -33,8 +35,9 @@ class RestoreConfig:
 
 def restore_command(arguments: list[str]) -> None:
     """Runs `restore`. Raises UserError and PrefDBError; the run's store is then as it was."""
-    config = tyro.cli(RestoreConfig, prog="run.py restore", args=arguments, use_underscores=True)
-    run, source = Path(config.run), store_path(Path(config.source))
+    needs = {"run": "RUN", "source": "FROM"}
+    config = read_arguments(RestoreConfig, "restore", arguments, needs=needs, example="RUN copy/prefs.db")
+    run, source = find_run(config.run), store_path(find_run(config.source))
     settings = RunConfig.from_dict(read_config(run))
     if not source.is_file():
         raise UserError(f"{source} does not exist; give a copy of the run's prefs.db, or {run} to keep what is whole.")

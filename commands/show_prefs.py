@@ -14,6 +14,8 @@ import numpy as np
 import tyro
 
 from commands.watch import MAX_FILMED_PAIRS, PAIR_HOLD_SECONDS, REFRESH_SECONDS, video_path
+from drlhp.cli.arguments import read_arguments
+from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Side, side_of
 from drlhp.errors import UserError
 from drlhp.screens.keys import WORDS
@@ -42,8 +44,8 @@ def show_prefs_command(arguments: list[str]) -> None:
     Raises:
         UserError, PrefDBError, OSError: there is nothing to show, or it cannot be read or written.
     """
-    config = tyro.cli(ShowPrefsConfig, prog="run.py show_prefs", args=arguments, use_underscores=True)
-    path = store_path(config.run)
+    config = read_arguments(ShowPrefsConfig, "show_prefs", arguments, needs={"run": "RUN"}, example="RUN")
+    path = store_path(find_run(config.run))
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
         answers = [Answer(i, row, db) for i, row in enumerate(db.answers(), start=1)]
         if not answers:

@@ -19,6 +19,8 @@ import tyro
 from a2c import demonstrations
 from commands.agent import Agent, play
 from drlhp.bounds import SEED, at_least, check
+from drlhp.cli.arguments import read_arguments
+from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.episode_window import EpisodeWindow
@@ -58,14 +60,15 @@ def watch_command(arguments: list[str]) -> None:
     Raises:
         UserError, CheckpointError, EnvError, OSError: what was given cannot be played or written.
     """
-    config = tyro.cli(WatchConfig, prog="run.py watch", args=arguments, use_underscores=True)
+    needs = {"run_or_checkpoint": "RUN_OR_CHECKPOINT"}
+    config = read_arguments(WatchConfig, "watch", arguments, needs=needs, example="RUN")
     check(config, "--")
     if config.record_demonstrations and config.output:
         raise UserError("--record_demonstrations shows nothing, so there is no video for --output; leave one out.")
     if config.record_demonstrations and config.beside:
         raise UserError("--record_demonstrations is of one agent; leave out --beside.")
-    agent = Agent.load(config.run_or_checkpoint)
-    other = None if config.beside is None else Agent.load(config.beside)
+    agent = Agent.load(find_run(config.run_or_checkpoint))
+    other = None if config.beside is None else Agent.load(find_run(config.beside))
     if other is not None and other.info.env_id != agent.info.env_id:
         raise UserError(
             f"--beside {config.beside} plays {other.info.env_id}, not {agent.info.env_id}; give an agent of the same."

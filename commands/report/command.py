@@ -12,8 +12,11 @@ from typing import Annotated
 import tyro
 
 from commands.report.markup import GENERATOR
+from commands.report.offer import offer
 from commands.report.page import build
 from commands.report.runs import Run, experiments
+from drlhp.cli.arguments import lacks
+from drlhp.cli.runs import find_run, runs_in
 from drlhp.errors import UserError
 
 PAGE = "report.html"
@@ -38,8 +41,11 @@ def report_command(arguments: list[str]) -> None:
     """
     config = tyro.cli(ReportConfig, prog="run.py report", args=arguments, use_underscores=True)
     if not config.runs:
-        raise UserError("report needs one or more run folders, such as runs/NAME.")
-    paths = list({path.resolve(): path for path in config.runs}.values())  # each run once
+        raise lacks(["RUN"], "report RUN")
+    if len(config.runs) == 1 and config.output is None and (held := runs_in(config.runs[0])):
+        print(offer(config.runs[0], held), flush=True)
+        return
+    paths = list({path.resolve(): path for path in map(find_run, config.runs)}.values())  # each run once
     groups = experiments([Run.load(path) for path in paths])
     alone = paths[0] / "report" if len(paths) == 1 else Path(f"report-{datetime.now():%Y%m%d-%H%M%S}")
     folder = config.output or alone

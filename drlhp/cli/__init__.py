@@ -14,12 +14,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
+from drlhp import __version__
 from drlhp.cli.streams import hang_up, prepare_streams
 from drlhp.errors import USER_ERRORS, ChildError, UserError, told
 
 USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
 
 # Module and function of each command; the module is imported when the command is used.
+COMPLETION = "--tyro-print-completion"
 PLACES = {
     "label": "drlhp.cli.label:label_command",
     "export": "drlhp.cli.exchange:export_command",
@@ -30,6 +32,9 @@ USAGE = """usage: drlhp COMMAND ...
   label RUN                    answer about the segments in a run's prefs.db; on a web page with --ui web
   export RUN --output DIR      write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER   make a new store of them, or of the original project's pickles
+  --version                    the version
+  --tyro-print-completion SHELL
+                               a script after which bash completes commands and flags; also for zsh and fish
 
   RUN: a wrapper's folder in its log_dir, or any other folder with a prefs.db
   drlhp COMMAND --help         every flag
@@ -38,7 +43,15 @@ USAGE = """usage: drlhp COMMAND ...
 
 def main() -> None:
     """Runs the program `drlhp` with the words of its command line, and ends the process."""
-    sys.exit(command_line("drlhp", sys.argv[1:], lambda arguments: dispatch(arguments, PLACES, USAGE)))
+    sys.exit(command_line("drlhp", sys.argv[1:], library_command))
+
+
+def library_command(arguments: list[str]) -> int:
+    """Carries out a command of the library; returns the exit status. Raises UserError for an unknown one."""
+    if arguments == ["--version"]:
+        print(f"drlhp {__version__}")
+        return 0
+    return dispatch(arguments, {**PLACES, COMPLETION: "drlhp.cli.completion:completion_command"}, USAGE)
 
 
 def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others: Sequence[str] = ()) -> int:
@@ -57,13 +70,16 @@ def dispatch(arguments: list[str], places: Mapping[str, str], usage: str, others
         return 0 if arguments else USER_ERROR
     name, *words = arguments
     if name not in places:
-        names = [*others, *places]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(names)}."
-        raise UserError(f"there is no command '{name}'; {hint}")
+        raise UserError(f"there is no command '{name}'; {nearest(name, [*others, *places])}")
     module, _, function = places[name].partition(":")
     getattr(import_module(module), function)(words)
     return 0
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Returns the end of a sentence about an unknown name: the name that it resembles or begins, else all names."""
+    close = difflib.get_close_matches(name, names, n=1) or [other for other in names if name and other.startswith(name)]
+    return f"did you mean {close[0]}?" if close else f"choose one of: {', '.join(names)}."
 
 
 def command_line(program: str, arguments: list[str], carry_out: Callable[[list[str]], int]) -> int:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import shlex
 import shutil
@@ -17,16 +16,19 @@ from typing import Annotated, Any
 
 import tyro
 
+from drlhp.cli.arguments import read_arguments
 from drlhp.cli.legacy import LEGACY_FILES, converted
 from drlhp.cli.program import program
+from drlhp.cli.runs import find_run
 from drlhp.cli.segment_files import EXCHANGE_VERSION, form_of, read_segment, write_segment
-from drlhp.data.comparison import Answer, Choice, Comparison
+from drlhp.data.comparison import Answer, Choice, Comparison, side_of
 from drlhp.data.salvage import salvage
 from drlhp.data.segment import Segment
+from drlhp.data.spreadsheet import write_table
 from drlhp.errors import DamagedError, DamagedStoreError, UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from drlhp.runtime.regular_files import open_regular, read_regular
-from pref_db import PrefDB, spreadsheet_cell, store_path
+from pref_db import PrefDB, store_path
 
 LAST_SECOND = 4e10  # This is in the year 3237. A later time is mostly in milliseconds, and cannot be shown as a date.
 MAX_ABOUT = 2**16  # bytes of export.json
@@ -39,6 +41,9 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **{"answered_at": (float, int), "watched_ms": (int, type(None)), "replays": (int,), "speed": (float, int)},
     **{"late": (bool,), "flag": (bool,), "note": (str,)},
 }
+# Columns of answers.csv: first what a person looks for, with the answer and the segments as the labeller saw them.
+FIRST = ("answered_at", "labeller", "teacher", "answer", "left", "right", "note")
+COLUMNS = (*FIRST, *(name for name in FIELDS if name not in FIRST))
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,9 @@ class ImportConfig:
 
 def export_command(arguments: list[str]) -> None:
     """Runs `export`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ExportConfig, prog=f"{program().name} export", args=arguments, use_underscores=True)
-    store, output = store_path(Path(config.run)), Path(config.output)
+    needs = {"run": "RUN", "output": "--output"}
+    config = read_arguments(ExportConfig, "export", arguments, needs=needs, example="RUN --output labels")
+    store, output = store_path(find_run(config.run)), Path(config.output)
     left_out: list[str] = []
     _check_new(output)
     try:
@@ -84,7 +90,8 @@ def export_command(arguments: list[str]) -> None:
 
 def import_command(arguments: list[str]) -> None:
     """Runs `import`. Raises UserError and PrefDBError."""
-    config = tyro.cli(ImportConfig, prog=f"{program().name} import", args=arguments, use_underscores=True)
+    needs = {"folder": "DIR", "output": "--output"}
+    config = read_arguments(ImportConfig, "import", arguments, needs=needs, example="labels --output RUN")
     folder, target = Path(config.folder), Path(config.output)
     if (target / "prefs.db").exists():
         raise UserError(f"{target} holds a prefs.db already; give --output another folder.")
@@ -148,9 +155,7 @@ def _export_files(db: PrefDB, output: Path) -> tuple[int, int]:
     with (output / "labels.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     with (output / "answers.csv").open("w", newline="", encoding="utf-8") as table:
-        writer = csv.writer(table)
-        writer.writerow(FIELDS)
-        writer.writerows([spreadsheet_cell(row[name]) for name in FIELDS] for row in rows)
+        write_table(table, COLUMNS, (row | _as_seen(row) for row in rows))
     about = {"schema": EXCHANGE_VERSION, "env_id": db.env_id, "segment_length": db.segment_length}
     n_segments = len(db.segment_ids())
     # This file comes last, so that a folder without it is known to be incomplete.
@@ -180,6 +185,12 @@ def _rows(db: PrefDB) -> Iterator[dict[str, Any]]:
             "flag": row.flag,
             "note": row.note,
         }
+
+
+def _as_seen(row: dict[str, Any]) -> dict[str, str]:
+    """Returns the answer of a row, and the ids of the segments, by the sides on which the labeller saw them."""
+    left, right = (row["b"], row["a"]) if row["flip"] else (row["a"], row["b"])
+    return {"answer": side_of(Choice(row["choice"]), flip=row["flip"]), "left": left, "right": right}
 
 
 def import_folder(folder: Path, target: Path) -> int:

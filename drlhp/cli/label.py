@@ -6,14 +6,15 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
 from drlhp.bounds import SEED, at_least, check
+from drlhp.cli.arguments import read_arguments
 from drlhp.cli.program import program
+from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Comparison
 from drlhp.errors import DamagedError, UserError
 from drlhp.label_server.config import PageConfig
@@ -99,8 +100,9 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
     Args:
         trouble: what does not work in the run, shown to the labellers on the page.
     """
-    config = tyro.cli(LabelConfig, prog=f"{program().name} label", args=arguments, use_underscores=True)
-    path = store_path(Path(config.run))
+    config = read_arguments(LabelConfig, "label", arguments, needs={"run": "RUN"}, example="RUN")
+    run = find_run(config.run)
+    path = store_path(run)
     beside = in_use(path.parent)
     teacher = teacher_of(config)
     usual = teacher.name[-MAX_NICKNAME:] if teacher is not None else "helper" if beside else LABELLER
@@ -132,7 +134,7 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
                 end(db)
             n = db.n_labels()
             change = f"{abs(n - before)} {'fewer' if n < before else 'more'} than at the start"
-            place = shlex.quote(config.run)
+            place = shlex.quote(str(run))
             print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {place}", flush=True)
     finally:
         db.close()

@@ -20,6 +20,7 @@ class Program:
     task_of: Callable[[str], str] = lambda _env_id: ""  # says what good behaviour is in an environment; may be empty
     # Returns what is known about an environment, None if the program knows none; raises UserError for an unknown id.
     info_of: Callable[[str], SegmentSource | None] = lambda _env_id: None
+    log_dir: str = "drlhp_logs"  # where its runs are, unless the user says otherwise
 
 
 _programs = [Program()]

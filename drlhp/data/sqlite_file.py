@@ -97,6 +97,17 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         return connect_checked(path, "mode=ro&immutable=1")
 
 
+def remove_empty_log(path: Path) -> None:
+    """Removes the empty -wal file, and the -shm file, that a reader leaves unless others have the store open too.
+
+    A reader may not do so itself: only a connection for writing removes them when it is the last one.
+    """
+    with contextlib.suppress(OSError, sqlite3.Error, PrefDBError):
+        if path.with_name(f"{path.name}-wal").stat().st_size == 0:
+            with contextlib.closing(connect(path, "mode=rw")) as db:
+                db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+
+
 class SqliteFile:
     """An open file for one thread. Every method raises PrefDBError if the file fails, or after `close`."""
 
@@ -108,7 +119,10 @@ class SqliteFile:
         self._trouble = ""  # what `check_place` has found
 
     def close(self) -> None:
-        """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice."""
+        """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice.
+
+        A reader leaves a log that holds something to those who write.
+        """
         if self._db is None:
             return
         db, self._db = self._db, None
@@ -117,6 +131,8 @@ class SqliteFile:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         db.close()
+        if self._read_only:
+            remove_empty_log(self.path)
 
     def back_up(self, path: Path) -> None:
         """Copies everything at one moment to a new file, even while other processes write."""

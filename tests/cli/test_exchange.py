@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,46 @@ def test_a_spreadsheet_takes_no_cell_for_a_formula(run: Path, tmp_path: Path) ->
     export_command([str(run), "--output", str(tmp_path / "out")])
     with (tmp_path / "out" / "answers.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert list(table[0]) == list(FIELDS) and len(table) == 5
+    assert {*table[0]} >= {*FIELDS} and len(table) == 5
     assert [row["note"] for row in table if row["note"]] == ['\'=HYPERLINK("http://example.org")']
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in table for cell in row.values())
+
+
+def test_a_person_can_read_the_table_of_answers(run: Path, tmp_path: Path) -> None:
+    """Dates in ISO 8601, and the answer and the segments by the side on which they were shown."""
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    with (tmp_path / "out" / "answers.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0])[:6] == ["answered_at", "labeller", "teacher", "answer", "left", "right"]
+    assert table[0]["answered_at"] == "1970-01-01T00:00:05.000+00:00" and table[0]["shown_at"] == ""
+    for row, told in zip(table, rows(tmp_path / "out"), strict=True):
+        for column in ("shown_at", "answered_at"):
+            seconds = datetime.fromisoformat(row[column]).timestamp() if row[column] else None
+            assert seconds == told[column]
+        preferred = {"a": told["a"], "b": told["b"]}.get(told["choice"])
+        assert {row["left"], row["right"]} == {told["a"], told["b"]}
+        assert (row[row["answer"]] if preferred else row["answer"]) == (preferred or told["choice"])
+    assert {row["answer"] for row in table} >= {"left", "right", "equal"}
+    assert [(row["left"] == told["b"]) for row, told in zip(table, rows(tmp_path / "out"), strict=True)] == [
+        told["flip"] for told in rows(tmp_path / "out")
+    ]
+
+
+def test_neither_an_export_nor_a_reader_leaves_files_of_sqlite_behind(run: Path, tmp_path: Path) -> None:
+    export_command([str(run), "--output", str(tmp_path / "out")])
+    files = {"prefs.db", "labels.jsonl", "answers.csv", "export.json", "segments"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == files
+    assert [path.name for path in run.iterdir()] == ["prefs.db"], "nor beside the store that was read"
+
+
+def test_a_reader_leaves_the_log_of_a_store_that_others_write(run: Path) -> None:
+    with contextlib.closing(PrefDB.open(run / "prefs.db")) as db:
+        PrefDB.open(run / "prefs.db", read_only=True).close()
+        db.add_answer(pair(7), Choice.A, teacher="oracle", answered_at=7.0)
+        log = (run / "prefs.db-wal").read_bytes()
+        with contextlib.closing(PrefDB.open(run / "prefs.db", read_only=True)) as other:
+            assert other.n_answers() == db.n_answers()
+        assert log and (run / "prefs.db-wal").read_bytes() == log
 
 
 def test_names_of_any_script_are_exported_whatever_the_locale(run: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import av
 import pytest
 
-from commands import experiments
+from commands import experiments, recorded
 from commands.experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
 from commands.flags import parse
 from commands.report import figures
@@ -211,3 +211,36 @@ def test_without_a_name_all_are_listed() -> None:
     assert all(name in result.stdout for name in EXPERIMENTS)
     wrong = subprocess.run([*command, "pong"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "no experiment 'pong'" in wrong.stderr and "Traceback" not in wrong.stderr
+
+
+def test_the_list_has_the_time_and_the_machines_of_recorded_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((recorded.RESULTS / "ant-true" / "runs.json").read_text())
+    runs = list(record["seeds"].values())
+    seconds = [run["figures"]["seconds"] for run in runs]
+    parts = dict.fromkeys((run["machine"]["cores"], run["machine"]["processor"]) for run in runs)
+    machines = " or ".join(f"{cores} core{'s' if cores > 1 else ''} of {processor}" for cores, processor in parts)
+    reproduce()
+    lines = iter(capsys.readouterr().out.splitlines())
+    told = {line.split()[0]: (next(lines), next(lines))[1] for line in lines if line.split()[0] in EXPERIMENTS}
+    assert told.keys() == EXPERIMENTS.keys()
+    minutes = f"{min(seconds) / 60:.0f} min to {max(seconds) / 60:.0f} min"
+    assert told["ant-true"].endswith(f"  time of a seed: {minutes} ({len(runs)} seeds, {machines})")
+    for name, line in told.items():
+        assert ("no run is recorded" in line) == (not (recorded.RESULTS / name).exists())
+
+    first, second, third = (json.loads(json.dumps(run)) for run in runs)
+    first["machine"] |= {"cores": 2, "processor": "Abacus"}
+    first["figures"] |= {"seconds": 60.0}
+    second["figures"] |= {"seconds": 7200.0, "agent_steps": 1_000_000}  # stopped half-way
+    record["seeds"] = {"0": first, "1": second}
+    (tmp_path / "ant-true").mkdir()
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    (tmp_path / "ant-true" / "runs.json").write_text(json.dumps(record))
+    assert recorded.recorded("ant-true") == "60 s (1 seed, 2 cores of Abacus)", "of those that were not stopped"
+    third["figures"] |= {"seconds": 9000.0, "agent_steps": 500_000}
+    record["seeds"] = {"1": second, "2": third}
+    (tmp_path / "ant-true" / "runs.json").write_text(json.dumps(record))
+    expected = f"2.0 h to 2.5 h for 25 % to 50 % of its agent steps (2 seeds, {machines})"
+    assert recorded.recorded("ant-true") == expected

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import csv
 import http.client
+import io
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -738,6 +741,10 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped(server: Server) -> None:
     table = client.request("GET", "/api/export?format=csv")[1].decode()
     assert "'=HYPERLINK(1)" in table and "'@SUM(A1)" in table and ",=HYPERLINK" not in table
     lines = client.request("GET", "/api/export")[1].decode().splitlines()
+    for row, line in zip(csv.DictReader(io.StringIO(table)), map(json.loads, lines), strict=True):
+        assert row["choice"] == line["choice"] and row["choice"] in ("left", "right", "equal", "incomparable")
+        seconds = datetime.fromisoformat(row["answered_at"]).timestamp()
+        assert abs(seconds - line["answered_at"]) < 0.001, "a date for people, seconds for programs"
     assert any(json.loads(line)["labeller"] == "=HYPERLINK(1)" for line in lines)
     assert not any("token" in json.loads(line) for line in lines)
 

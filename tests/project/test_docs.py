@@ -54,7 +54,7 @@ def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1"))
     others = (ExportConfig, ImportConfig, LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
-    elsewhere = {"help", "logdir", "seeds", "at_once"}  # of Python, TensorBoard, and `reproduce`
+    elsewhere = {"help", "version", "logdir", "seeds", "at_once"}  # of all programs, of TensorBoard, and of `reproduce`
     text = re.sub(r"`(?:python -m|pip|apt-get)[^`]*`", "", page.read_text())  # other programs have their own flags
     named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
     assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)

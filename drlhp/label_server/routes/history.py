@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import io
 import json
 from dataclasses import asdict
@@ -12,12 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from drlhp.data.spreadsheet import write_table
 from drlhp.label_server.shared import Shared
 from drlhp.labelling.answer_log import ALL
 from drlhp.labelling.answers import HistoryRow
 from drlhp.labelling.quality import judged, quality
 from drlhp.labelling.queue import LabelQueue
-from pref_db import spreadsheet_cell
 
 EXPORT_VERSION = 1  # of the page's export, which is for reading; `run.py export` is for moving labels
 HISTORY_FIELDS = ("seq", "comparison_id", "left", "right", "choice", "answered_at", "flag", "note")
@@ -64,9 +63,7 @@ class History:
 
 def _csv(records: list[dict[str, Any]]) -> str:
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(records[0]) if records else ["seq"])
-    writer.writeheader()
-    writer.writerows({name: spreadsheet_cell(value) for name, value in record.items()} for record in records)
+    write_table(file, list(records[0]) if records else ["seq"], records)
     return file.getvalue()
 
 

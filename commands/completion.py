@@ -1,0 +1,31 @@
+"""Completion of the commands and flags of run.py by the shell (`run.py --tyro-print-completion bash`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from commands import MODES
+from commands.config import RunConfig
+from commands.experiments import reproduce
+from commands.report.command import ReportConfig
+from commands.restore import RestoreConfig
+from commands.show_prefs import ShowPrefsConfig
+from commands.watch import WatchConfig
+from drlhp.cli import completion
+
+# What reads the flags of each command.
+SETTINGS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys((*MODES, "--resume"), RunConfig),
+    **completion.SETTINGS,
+    "watch": WatchConfig,
+    "show_prefs": ShowPrefsConfig,
+    "restore": RestoreConfig,
+    "report": ReportConfig,
+    "reproduce": reproduce,
+}
+
+
+def completion_command(arguments: list[str]) -> None:
+    """Runs `run.py --tyro-print-completion`. Raises UserError."""
+    completion.print_completion("run.py", SETTINGS, arguments)
