@@ -10,6 +10,7 @@ from commands.config import RunConfig, gathers
 from commands.resumed import check_resumed
 from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
+from drlhp.label_server import listen
 from drlhp.labelling.teachers import true_rewards
 from drlhp.screens.opening import screen_for
 from envs import check_env, env_info, make_vec_env
@@ -18,7 +19,7 @@ from pref_interface import teacher_of
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raises UserError for what cannot work: environments, stores to load, teachers, windows without a display."""
+    """Raises UserError for what cannot work: environments, stores, teachers, a missing display, a taken port."""
     info = env_info(config.env_id)
     longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: unknown
     if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:
@@ -57,6 +58,8 @@ def check_inputs(config: RunConfig) -> None:
         from drlhp.screens.canvas import INSTEAD, open_display
 
         open_display("leave out --render_episodes" if shows_episodes else INSTEAD)
+    if asks_person and config.prefs.ui == "web":
+        listen(config.page.web_host, config.page.web_port).close()
     keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
     if asks_person or keeps_segments or shows_episodes:
         make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # raises if it cannot draw itself

@@ -2,7 +2,7 @@
 
 from drlhp.label_server.clips import KEEP_CLIPS, SheetStore
 from drlhp.label_server.security import check_origin, is_loopback
-from drlhp.label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, prepare, stop
+from drlhp.label_server.server import DEFAULT_HOST, DEFAULT_PORT, Address, launch, listen, port_before, prepare, stop
 
 __all__ = [
     "DEFAULT_HOST",
@@ -14,6 +14,7 @@ __all__ = [
     "is_loopback",
     "launch",
     "listen",
+    "port_before",
     "prepare",
     "stop",
 ]

@@ -10,7 +10,6 @@ from drlhp.bounds import SHARE, Bounds, at_least, check
 from drlhp.errors import UserError
 from drlhp.label_server import (
     DEFAULT_HOST,
-    DEFAULT_PORT,
     KEEP_CLIPS,
     SheetStore,
     check_origin,
@@ -25,8 +24,8 @@ class PageConfig:
 
     web_host: str = DEFAULT_HOST
     """Address of the page. With any but this machine's own, everybody with the link gets in, unencrypted."""
-    web_port: Annotated[int, PORT] = DEFAULT_PORT
-    """Port of the page; 0 is any free one."""
+    web_port: Annotated[int | None, PORT] = None
+    """Port of the page; 0 is any free one. By default it is 8765, or the next free one if that is taken."""
     web_origin: str = ""
     """Address at which your proxy serves the page over an encrypted connection, such as https://label.example.org; it
     passes requests on to --web_host and --web_port."""

@@ -13,9 +13,11 @@ from typing import Any
 from drlhp.data.views import shown
 from drlhp.errors import PrefDBError
 from drlhp.label_server import (
+    DEFAULT_PORT,
     is_loopback,
     launch,
     listen,
+    port_before,
     prepare,
     stop,
 )
@@ -41,8 +43,8 @@ class PageServer:
     """Starts and restarts the server's process, and keeps its port, so that no other program takes it meanwhile."""
 
     def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
-        """Starts the server. Raises OSError if the port is taken."""
-        self._socket = listen(config.web_host, config.web_port)
+        """Starts the server. Raises UserError if the port is taken."""
+        self._socket = listen(config.web_host, config.web_port, port_before(run_dir))
         self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin)
         self._delay = RESTART_SECONDS
         try:
@@ -96,7 +98,7 @@ class WebGatherer(QueueGatherer):
     ) -> None:
         """Starts the server, which reads its settings from the store, and prints the link.
 
-        Raises OSError if the port is taken.
+        Raises UserError if the port is taken.
         """
         super().__init__(db, who)
         self.line = ""  # the page's line about the progress of the run
@@ -104,6 +106,9 @@ class WebGatherer(QueueGatherer):
         self._ended = False
         self._since, self._trouble = time.time(), ""  # the last failure that the server reported since then
         self.server = PageServer(db.path, run_dir, config, labeller)
+        port = self.server.address.port
+        if config.web_port is None and port != DEFAULT_PORT:
+            print(f"Port {DEFAULT_PORT} is taken, so this page has port {port}; --web_port gives it another.")
         print(f"Label in a browser: {self.server.link}", flush=True)
         if config.web_origin:
             return  # With a proxy the link works everywhere, and the connection is encrypted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,12 +17,13 @@ from pathlib import Path
 
 import uvicorn
 
-from drlhp.errors import PrefDBError
+from drlhp.errors import PrefDBError, UserError
 from drlhp.label_server.app import LabelApp
 from drlhp.label_server.security import TimedProtocol, is_loopback, run_token
 from drlhp.labelling.answers import LABELLER
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
+NEXT_PORTS = 100  # ports after the default one that are tried, if it is taken
 FOLDER = "web"  # This folder in the run folder holds the token, the address, the clips and the last episode.
 MAX_CONNECTIONS = 200
 CLOSE_SECONDS = 3
@@ -51,19 +53,51 @@ class Address:
         return f"ssh -N -L {self.port}:{here}:{self.port} {socket.gethostname()}"
 
 
-def listen(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
-    """Returns a socket for `serve`; port 0 means any free port. Raises OSError that says how to fix it."""
+def listen(host: str = DEFAULT_HOST, port: int | None = None, before: int | None = None) -> socket.socket:
+    """Returns a socket for `serve`.
+
+    Args:
+        port: 0 means any free port; None is the port before, else the default one, else the next one that is free.
+        before: the port at which browsers know this page already.
+
+    Raises:
+        UserError: the port is taken, or the host is none of this machine's.
+    """
+    usual = [*([before] if before else []), *range(DEFAULT_PORT, DEFAULT_PORT + NEXT_PORTS + 1)]
+    ports = usual if port is None else [port]
+    for one in ports:
+        try:
+            return _bound(host, one)
+        except (OSError, TypeError) as error:  # TypeError: the text cannot be the name of a host.
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE and one != ports[-1]:
+                continue
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(
+                f"cannot serve at {host}:{one} ({reason}); choose another --web_port or --web_host."
+            ) from error
+    raise AssertionError("there is a port to try")
+
+
+def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen()
-    except (OSError, TypeError) as error:  # TypeError: the text cannot be the name of a host.
+    except BaseException:
         found.close()
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OSError(f"cannot serve at {host}:{port} ({reason}); choose another --web_port or --web_host.") from error
+        raise
     return found
+
+
+def port_before(run_dir: Path) -> int | None:
+    """Returns the port at which the run's page was served last; None if that is not known."""
+    try:
+        port = json.loads((run_dir / FOLDER / "address.json").read_text())["port"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return port if isinstance(port, int) and 0 < port < 2**16 else None
 
 
 def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:

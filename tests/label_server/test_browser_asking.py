@@ -28,11 +28,13 @@ from tests.support.browser import (
     click,
     opened,
     press,
+    rows,
     shown,
     tap,
     wait_for_answers,
     wait_for_js,
     wait_for_pair,
+    wait_until,
 )
 from tests.support.labelling import Server, make_store, running, segment
 
@@ -154,6 +156,31 @@ def test_a_clip_with_room_for_half_as_much_again_takes_it_and_stays_crisp(browse
         assert np.array_equal(pixels(page, "left"), stripes[0])
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_frame_tells_a_clip_from_the_page_in_either_theme(browser: Browser, tmp_path: Path, scheme: Any) -> None:
+    """A black clip on a dark page, a white one on a light page: by the contrast that WCAG 2.1 asks of such lines."""
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 0))) as db:
+        black, white = (
+            replace(segment(seed), view=encode_frames(np.full((25, 84, 84, 3), shade, np.uint8)))
+            for seed, shade in ((1, 0), (2, 255))
+        )
+        LabelQueue(db).submit([Comparison(black, white, flip=False)])
+    with running(tmp_path) as server, opened(browser, server, color_scheme=scheme) as page:
+        picture = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")) / 255
+        light = np.where(picture <= 0.03928, picture / 12.92, ((picture + 0.055) / 1.055) ** 2.4) @ (
+            0.2126,
+            0.7152,
+            0.0722,
+        )
+        for side in ("left", "right"):
+            box = page.locator(f"#{side}").bounding_box()
+            assert box is not None
+            x, middle = round(box["x"]), round(box["y"] + box["height"] / 2)
+            page_beside, frame, clip = (light[middle, x + dx] + 0.05 for dx in (-6, -1, 3))
+            for other in (page_beside, clip):
+                assert max(frame, other) / min(frame, other) >= 3, (side, scheme)
+
+
 def test_a_reload_keeps_the_pair(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         press(page, "l")
@@ -226,6 +253,20 @@ def test_keyboard_alone_reaches_everything_and_nothing_answers_by_mistake(browse
         press(page, "Enter")  # after a click the keys are the page's again
         answers = wait_for_answers(server, 3)
     assert [row.choice for row in answers] == ["right", "left", "incomparable"]
+
+
+def test_a_click_on_a_clip_chooses_it(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        for side in ("right", "left"):
+            click(page, f"#{side}")
+        page.click("#left-figure figcaption")
+        page.click("#stage", position={"x": 2, "y": 2})
+        wait_for_answers(server, 2)
+        page.wait_for_selector("#recent .thumb >> nth=1")
+        page.click("#recent .thumb >> nth=0")
+        page.wait_for_selector("#relabel:has-text('left is better')")
+        click(page, "#right")  # an earlier answer is changed in the same way
+        wait_until(lambda: [row.choice for row in rows(server)] == ["right", "right"], "changed")
 
 
 def test_on_a_phone_swipes_and_buttons_answer_and_everything_is_in_reach(browser: Browser, server: Server) -> None:

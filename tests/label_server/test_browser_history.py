@@ -363,3 +363,30 @@ def test_on_a_break_undo_ends_it_and_an_earlier_answer_is_changed_by_one_press(
         page.keyboard.press("r")
         wait_until(lambda: [row.choice for row in rows(server)] == ["right"], "changed")
         page.wait_for_selector("#resume")
+
+
+def test_on_a_phone_tables_scroll_and_widen_neither_the_page_nor_a_dialog(browser: Browser, tmp_path: Path) -> None:
+    name = "W" * 40
+    make_store(tmp_path, 12)
+    with running(tmp_path) as server:
+        client = server.client(name)
+        for lease in client.next(2):
+            assert client.answer(lease, "left", lease["token"], flag=True, note="n" * 500)[0] == 200
+        link = f"{server.address.link(server.token)}&n={name}"
+        with opened(browser, server, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
+            with page.expect_event("load"):
+                page.goto(link)
+            wait_for_pair(page)
+            for dialog, full in (("help", "tr"), ("gallery", ".thumb"), ("quality", "tbody td")):
+                page.tap(f"[data-do={dialog}]")
+                page.wait_for_selector(f"#{dialog}-dialog[open] {full}")
+                widths = "(e => [e.scrollWidth - e.clientWidth, document.documentElement.scrollWidth - innerWidth])"
+                assert page.evaluate(f"{widths}(document.querySelector('#{dialog}-dialog'))") == [0, 0], dialog
+                if dialog != "quality":
+                    page.tap(f"#{dialog}-dialog .close")
+            page.evaluate("document.querySelector('.scroll').scrollLeft = 9999")
+            left = page.evaluate("document.querySelector('.scroll tbody td').getBoundingClientRect().left")
+            last = page.evaluate("document.querySelector('.scroll tbody td:last-child').getBoundingClientRect().right")
+            table = page.evaluate("document.querySelector('.scroll').getBoundingClientRect().toJSON()")
+            assert left == table["left"], "whose row it is stays in view"
+            assert last <= table["right"] + 1, "and its end can be reached"

@@ -221,3 +221,21 @@ def test_a_wrong_link_says_what_to_do(browser: Browser, server: Server) -> None:
     page.keyboard.press("Enter")
     assert wait_for_pair(page)
     context.close()
+
+
+def test_clips_take_their_room_again_when_a_banner_has_gone(browser: Browser, server: Server) -> None:
+    """Also those of a pair that came while the banner was there."""
+    box = "document.querySelector('{}').getBoundingClientRect()"
+    height = box.format("#left") + ".height"
+    with opened(browser, server, viewport={"width": 500, "height": 610}) as page:
+        wait_for_js(page, LOADED_AHEAD)
+        large = page.evaluate(height)
+        page.context.set_offline(True)
+        press(page, "l")
+        page.wait_for_selector("#banner:has-text('1 answer is kept')")
+        wait_for_js(page, f"large => {height} < large", large)
+        assert page.evaluate(f"{box.format('#left')}.bottom <= {box.format('#film-row')}.top"), "nothing lies over them"
+        press(page, "r")
+        page.context.set_offline(False)
+        page.wait_for_selector("#banner", state="hidden")
+        wait_for_js(page, f"large => {height} === large", large)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from drlhp.errors import UserError
 from drlhp.label_server import Address
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
-from drlhp.label_server.server import PROCESS, listen
+from drlhp.label_server.server import DEFAULT_PORT, NEXT_PORTS, PROCESS, listen
 from drlhp.label_server.status import EPISODE
 from drlhp.label_server.status import status as page_status
 from drlhp.labelling.notices import Notices
@@ -42,8 +42,9 @@ from tests.support.commands import (
     answers,
     children,
     command,
+    here,
+    one_sentence,
     policy_steps,
-    run,
     started,
     wait_for,
 )
@@ -253,12 +254,37 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         words = ("gather_initial_prefs", DOT, "--ui", "web", "--web_port", port, "--run_name", "a")
-        result = run(tmp_path, *words, status=1)
-    assert "choose another --web_port" in result.stderr and "Traceback" not in result.stderr
+        result = here(tmp_path / "runs", *words, status=2)
+        assert "choose another --web_port" in one_sentence(result.stderr)
+        assert not (tmp_path / "runs").exists(), "nothing is made for a command that cannot work"
+        make_store(tmp_path / "b", 2)
+        result = here(None, "label", str(tmp_path / "b"), *words[2:-2], status=2)
+        assert "choose another --web_port" in one_sentence(result.stderr)
+        assert not (tmp_path / "b" / "web").exists()
+
+
+def test_a_port_that_nobody_named_is_the_next_free_one_and_stays_the_pages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
+        with ExitStack() as taken:
+            with suppress(UserError):  # if it is taken already, all the better
+                taken.enter_context(listen(port=DEFAULT_PORT))
+            page = WebGatherer(db, tmp_path, PageConfig())
+            page.close()
+            port = page.server.address.port
+            assert DEFAULT_PORT < port <= DEFAULT_PORT + NEXT_PORTS
+            said = capsys.readouterr().out
+            assert f"http://127.0.0.1:{port}/" in said and f"Port {DEFAULT_PORT} is taken" in said
+        again = WebGatherer(db, tmp_path, PageConfig())
+        again.close()
+        assert again.server.address.port == port, "browsers look for the page there"
+        (tmp_path / "web" / "address.json").write_text('{"port": 99999999}')
+        WebGatherer(db, tmp_path, PageConfig()).close()
 
 
 def test_what_can_be_no_host_is_one_sentence() -> None:
-    with pytest.raises(OSError, match=r"^cannot serve at ü+:0 \(.+\); choose another --web_port or --web_host\.$"):
+    with pytest.raises(UserError, match=r"^cannot serve at ü+:0 \(.+\); choose another --web_port or --web_host\.$"):
         listen("ü" * 70, 0)
 
 

@@ -89,7 +89,9 @@ export class Player {
     this.watched = 0; // milliseconds for which this pair has been on
     this.last = performance.now();
     this.tick();
-    addEventListener("resize", () => this.fit());
+    // Its room changes with the window, and with what else is on the page: a banner that comes and goes.
+    new ResizeObserver(() => this.fit()).observe(left.closest("figure"));
+    addEventListener("resize", () => this.fit()); // a move to a screen with other pixels
   }
 
   get frames() {

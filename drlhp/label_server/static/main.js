@@ -17,7 +17,7 @@ import { Side, words } from "./side.js";
 import { chime, soundBox } from "./sound.js";
 import { Tabs } from "./tabs.js";
 import { flash, toast } from "./toast.js";
-import { swipes } from "./touch.js";
+import { answersOnClips } from "./touch.js";
 import { Undo } from "./undo.js";
 import { statusLine, troubleWords, waitingWords } from "./words.js";
 
@@ -287,7 +287,7 @@ function listen() {
   $("speed").addEventListener("change", () => { setSpeed(player, Number($("speed").value)); $("speed").blur(); });
   $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn, told: (name) => tabs.begins(name) }));
   $("invite").addEventListener("click", invite);
-  swipes($("stage"), $("swipe-label"), answer);
+  answersOnClips($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());
   document.addEventListener("visibilitychange", () => {
     news.follow();

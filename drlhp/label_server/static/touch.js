@@ -1,11 +1,12 @@
-// Swipes over the clips: left, right, up and down are the four answers. While the finger moves, the answer it would
-// give is written across the clips; lifting it near where it began gives none.
+// Answers given on the clips themselves. A mouse clicks the better clip. A finger swipes: left, right, up and down are
+// the four answers. While it moves, the answer it would give is written across the clips; lifting it near where it began
+// gives none.
 
 const LEAST = 48; // pixels
 const NAMES = { left: "← Left is better", right: "Right is better →", equal: "↑ Equally good", incomparable: "↓ Can’t tell" };
 
-export function swipes(stage, label, answer) {
-  let from = null;
+export function answersOnClips(stage, label, answer) {
+  let from = null, byMouse = true; // whether the last press was the mouse's
 
   function choice(event) {
     const x = event.clientX - from.x, y = event.clientY - from.y;
@@ -20,7 +21,8 @@ export function swipes(stage, label, answer) {
   }
 
   stage.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "mouse" || !event.isPrimary) return;
+    byMouse = event.pointerType === "mouse";
+    if (byMouse || !event.isPrimary) return;
     from = { x: event.clientX, y: event.clientY };
     stage.setPointerCapture(event.pointerId);
   });
@@ -36,4 +38,5 @@ export function swipes(stage, label, answer) {
     from = null;
     show(null);
   });
+  stage.addEventListener("click", ({ target }) => byMouse && target.tagName === "CANVAS" && answer(target.id));
 }
