@@ -57,8 +57,11 @@ def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     shown = (LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
     others = (*shown, ExportConfig, ImportConfig, PushConfig, LoadConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
+    container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
     elsewhere = {"help", "logdir", "seeds", "at_once"}  # of Python, TensorBoard, and `reproduce`
-    text = re.sub(r"`(?:python -m|pip|apt-get)[^`]*`", "", page.read_text())  # other programs have their own flags
+    text = re.sub(
+        rf"`(?:python -m|pip|apt-get)[^`]*`|{container}", "", page.read_text()
+    )  # other programs have their own flags
     named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
     assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)
 
