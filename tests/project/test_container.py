@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -19,7 +20,6 @@ from tests.support import ROOT
 from tests.support.commands import DEADLINE, DOT, TINY, environment
 
 RECIPE = (ROOT / "Dockerfile").read_text()
-IGNORED = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text())
 KNOWN = {"FROM", "ARG", "ENV", "RUN", "COPY", "WORKDIR", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"}
 
@@ -33,6 +33,13 @@ def instructions() -> Iterator[tuple[str, str]]:
             yield name, words
 
 
+@cache
+def ignored() -> list[str]:
+    """The lines of .dockerignore without its comments."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def words_of(name: str) -> list[str]:
     return [words for instruction, words in instructions() if instruction == name]
 
@@ -40,7 +47,7 @@ def words_of(name: str) -> list[str]:
 def is_copied(path: PurePosixPath) -> bool:
     """Whether .dockerignore lets a file into the image: the last of its lines that fits the file, or a folder of it."""
     copied = True
-    for line in IGNORED:
+    for line in ignored():
         pattern = line.removeprefix("!")
         if any(place.match(pattern.removeprefix("**/")) for place in (path, *path.parents) if fits(pattern, place)):
             copied = line.startswith("!")
@@ -98,7 +105,7 @@ def test_every_file_that_it_copies_by_name_is_there_and_none_is_kept_out() -> No
         *sources, _ = line.split()
         for source in sources:
             assert source == "." or ((ROOT / source).is_file() and is_copied(PurePosixPath(source))), source
-    for line in IGNORED:
+    for line in ignored():
         assert not line.startswith("!") or (ROOT / line[1:]).exists(), line
 
 
