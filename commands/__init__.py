@@ -30,6 +30,8 @@ PLACES = {
     "restore": "commands.restore:restore_command",
     "report": "commands.report:report_command",
     "reproduce": "commands.experiments:reproduce_command",
+    "push": "commands.sharing.push:push_command",
+    "load": "commands.sharing.load:load_command",
 }
 NEED_ENVIRONMENTS = PLACES.keys() - {"reproduce"}  # which lists its experiments at once
 COMMANDS = (*MODES, *PLACES, "--resume")
@@ -47,6 +49,8 @@ USAGE = """usage: python run.py COMMAND ...
   export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
   restore RUN FROM                        put a copy of its store into a run, or keep what is whole of a damaged one
+  push RUN REPO                           share policy and predictor, or labels, on the Hugging Face Hub or in a folder
+  load REPO                               bring here what others have pushed, and check it
   --resume RUN                            carry on with a run that was stopped
   --version                               the version, and the commit of this clone
   --tyro-print-completion SHELL           a script after which bash completes commands and flags; also for zsh and fish

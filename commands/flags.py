@@ -14,7 +14,7 @@ from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
 from commands import LOG_DIR
 from commands.config import RunConfig, settings
 from commands.rules import check_ensemble, validate
-from commands.run_folder import read_config
+from commands.run_folder import read_config, read_record
 from drlhp.cli.arguments import ABSENT, lacks
 from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
@@ -62,7 +62,13 @@ def parse(arguments: list[str]) -> RunConfig:
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
     if first.resume:
-        defaults = RunConfig.from_dict(read_config(Path(first.resume)))
+        record = read_record(Path(first.resume))
+        if "loaded_from" in record:  # its settings are somebody else's, and may name modules to run
+            raise UserError(
+                f"{first.resume} was loaded from {record['loaded_from']}, so there is no run to resume; start one with "
+                f"--load_policy_ckpt_dir or --load_reward_predictor_ckpt_dir {shlex.quote(first.resume)}."
+            )
+        defaults = RunConfig.from_dict(record["config"])
         if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
             raise UserError(
                 f"{first.resume} is a run of {defaults.mode} {defaults.env_id}; resume it with these two words."

@@ -29,7 +29,7 @@ PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 # What else than settings config.json holds.
 RECORD: dict[str, type] = {
     **{"run_id": str, "began_as": dict, "command": list, "started": str, "git_revision": str},
-    **{"machine": dict, "versions": dict, "history": list},
+    **{"loaded_from": str, "machine": dict, "versions": dict, "history": list},
 }
 
 

@@ -22,6 +22,8 @@ from a2c.config import PolicyConfig
 from commands.config import RunConfig, settings
 from commands.flags import parse
 from commands.report import ReportConfig
+from commands.sharing.load import LoadConfig
+from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from drlhp.cli.exchange import ExportConfig, ImportConfig
@@ -47,6 +49,8 @@ COMMANDS = {
     "report": ReportConfig,
     "export": ExportConfig,
     "import": ImportConfig,
+    "push": PushConfig,
+    "load": LoadConfig,
 }
 HEAD = f"""# Flags
 

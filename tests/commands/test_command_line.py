@@ -26,6 +26,7 @@ from tests.support.commands import DOT, here, one_sentence
 HEAVY = {
     *("torch", "numpy", "gymnasium", "matplotlib", "ale_py", "cv2", "mujoco", "pyglet", "av", "PIL"),
     *("starlette", "uvicorn", "tensorboard", "rich", "fsspec", "scipy", "stable_baselines3"),
+    "huggingface_hub",
 }
 # Runs run.py as `python run.py` does, and prints the packages that it has loaded.
 LOADED = """

@@ -17,6 +17,8 @@ from commands import COMMANDS
 from commands.config import RunConfig, settings
 from commands.flags import parse
 from commands.report import ReportConfig
+from commands.sharing.load import LoadConfig
+from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from docs import flags as flags_page
@@ -52,10 +54,13 @@ def test_the_page_of_flags_is_what_the_code_says() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1"))
-    others = (ExportConfig, ImportConfig, LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
+    shown = (LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
+    others = (*shown, ExportConfig, ImportConfig, PushConfig, LoadConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
     elsewhere = {"help", "version", "logdir", "seeds", "at_once"}  # of all programs, of TensorBoard, and of `reproduce`
-    text = re.sub(r"`(?:python -m|pip|apt-get)[^`]*`", "", page.read_text())  # other programs have their own flags
+    container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
+    others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}"
+    text = re.sub(others_flags, "", page.read_text())  # other programs have their own flags
     named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
     assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)
 
