@@ -10,6 +10,8 @@ from commands.config import RunConfig
 from commands.experiments import reproduce
 from commands.report.command import ReportConfig
 from commands.restore import RestoreConfig
+from commands.sharing.load import LoadConfig
+from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from drlhp.cli import completion
@@ -23,6 +25,8 @@ SETTINGS: Mapping[str, Callable[..., Any]] = {
     "restore": RestoreConfig,
     "report": ReportConfig,
     "reproduce": reproduce,
+    "push": PushConfig,
+    "load": LoadConfig,
 }
 
 

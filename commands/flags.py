@@ -61,21 +61,7 @@ def parse(arguments: list[str]) -> RunConfig:
     first = _in_full(first)
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
-    if first.resume:
-        record = read_record(Path(first.resume))
-        if "loaded_from" in record:  # its settings are somebody else's, and may name modules to run
-            raise UserError(
-                f"{first.resume} was loaded from {record['loaded_from']}, so there is no run to resume; start one with "
-                f"--load_policy_ckpt_dir or --load_reward_predictor_ckpt_dir {shlex.quote(first.resume)}."
-            )
-        defaults = RunConfig.from_dict(record["config"])
-        if (first.mode, first.env_id) != (defaults.mode, defaults.env_id):
-            raise UserError(
-                f"{first.resume} is a run of {defaults.mode} {defaults.env_id}; resume it with these two words."
-            )
-        defaults = dataclasses.replace(defaults, resume=first.resume)
-    else:
-        defaults = defaults_for(first, named)
+    defaults = _recorded(first) if first.resume else defaults_for(first, named)
     if "million_timesteps" in named and defaults.policy.lr_zero_million_timesteps:
         lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
         policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
@@ -93,6 +79,20 @@ def parse(arguments: list[str]) -> RunConfig:
         _check_place(Path(first.resume).resolve(), first, named)
         _check_changes(defaults, config)
     return config
+
+
+def _recorded(first: RunConfig) -> RunConfig:
+    """Returns the config of the run that is to be resumed."""
+    record = read_record(Path(first.resume or ""))
+    if "loaded_from" in record:  # its settings are somebody else's, and may name modules to run
+        raise UserError(
+            f"{first.resume} was loaded from {record['loaded_from']}, so there is no run to resume; start one with "
+            f"--load_policy_ckpt_dir or --load_reward_predictor_ckpt_dir {shlex.quote(first.resume or '')}."
+        )
+    was = RunConfig.from_dict(record["config"])
+    if (first.mode, first.env_id) != (was.mode, was.env_id):
+        raise UserError(f"{first.resume} is a run of {was.mode} {was.env_id}; resume it with these two words.")
+    return dataclasses.replace(was, resume=first.resume)
 
 
 def _check_place(folder: Path, first: RunConfig, named: frozenset[str]) -> None:

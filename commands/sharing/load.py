@@ -19,6 +19,7 @@ from commands.agent import Agent, load_predictor
 from commands.run_folder import read_record
 from commands.sharing.layout import PARTS, Kind, check_archive, wanted
 from commands.sharing.places import Place, check_new, place_of
+from drlhp.cli.arguments import read_arguments
 from drlhp.cli.exchange import import_folder
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
@@ -44,7 +45,8 @@ class LoadConfig:
 
 def load_command(arguments: list[str]) -> None:
     """Runs `load`. Raises UserError, PrefDBError and OSError; nothing is then left behind."""
-    config = tyro.cli(LoadConfig, prog="run.py load", args=arguments, use_underscores=True)
+    needs = {"repository": "REPO"}
+    config = read_arguments(LoadConfig, "load", arguments, needs=needs, example="USER/NAME")
     kind: Kind = "dataset" if config.prefs else "model"
     place = place_of(config.repository, kind, revision=config.revision)
     target = config.output or Path("runs", Path(config.repository).name)

@@ -16,7 +16,9 @@ from commands.report.runs import Run
 from commands.sharing.cards import dataset_card, model_card, reward_pictures
 from commands.sharing.layout import CARD, PARTS, Kind
 from commands.sharing.places import FolderPlace, place_of
+from drlhp.cli.arguments import read_arguments
 from drlhp.cli.exchange import export
+from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS
@@ -51,7 +53,8 @@ class PushConfig:
 
 def push_command(arguments: list[str]) -> None:
     """Runs `push`. Raises UserError, PrefDBError and OSError; a folder or repository is then as it was."""
-    config = tyro.cli(PushConfig, prog="run.py push", args=arguments, use_underscores=True)
+    needs = {"run": "RUN", "repository": "REPO"}
+    config = read_arguments(PushConfig, "push", arguments, needs=needs, example="RUN USER/NAME")
     if config.names_and_notes and not config.prefs:
         raise UserError("--names_and_notes is about labels; add --prefs, or leave it out.")
     kind: Kind = "dataset" if config.prefs else "model"
@@ -59,9 +62,9 @@ def push_command(arguments: list[str]) -> None:
     name = f"./{place.folder.name}" if isinstance(place, FolderPlace) else config.repository
     with tempfile.TemporaryDirectory() as draft:
         if config.prefs:
-            what = draw_up_labels(Path(config.run), Path(draft), name, with_names=config.names_and_notes)
+            what = draw_up_labels(find_run(config.run), Path(draft), name, with_names=config.names_and_notes)
         else:
-            what = draw_up_networks(Path(config.run), Path(draft), name)
+            what = draw_up_networks(find_run(config.run), Path(draft), name)
         print(f"Pushed {what}: {place.write(Path(draft))}", flush=True)
 
 

@@ -85,6 +85,8 @@ LACKING = [
     (("export", "a"), "the flag --output is missing", "python run.py export runs/NAME --output labels"),
     (("import",), "argument DIR and the flag --output are missing; give them", "import labels --output runs/NAME"),
     (("restore", "a"), "the positional argument FROM is missing", "python run.py restore runs/NAME copy/prefs.db"),
+    (("push", "a"), "the positional argument REPO is missing", "python run.py push runs/NAME USER/NAME"),
+    (("load",), "the positional argument REPO is missing", "python run.py load USER/NAME"),
 ]
 
 
