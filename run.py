@@ -50,6 +50,7 @@ from a2c.follower import start_crew
 from a2c.worker import PolicyWorker, WorkerSpec, run_worker
 from commands import endings
 from commands.config import RunConfig, gathers
+from commands.config_file import with_config_file
 from commands.environments import lend_environments
 from commands.flags import parse
 from commands.preflight import check_inputs
@@ -385,7 +386,7 @@ def n_threads(in_turns: bool, device: torch.device) -> int:
 def train_command(arguments: list[str]) -> int:
     """Carries out one of the four modes; returns the exit status."""
     lend_environments()
-    return train(parse(arguments))
+    return train(parse(with_config_file(arguments)))
 
 
 def main(arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
 # Settings of where a run is kept and how it is shown, which do not change its results.
-INCIDENTAL = ("run_name", "log_dir", "resume", "render_episodes", "debug", "page")
+INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "page")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class RunConfig:
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Environment, for example MovingDotNoFrameskip-v0, PongNoFrameskip-v4, EnduroNoFrameskip-v4, CartPole-v1 or
     Hopper."""
+    config: str | None = None
+    """File with settings under the names of their flags: YAML, or the config.json of a run. Flags given here win."""
     observation_key: str | None = None
     """Part of a Dict observation that the networks read, for example `image`. The run's environment is then called
     `ENV[image]`. By default they read all parts, laid flat."""
