@@ -111,12 +111,6 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
     return address, run_token(folder)
 
 
-def served_at(run_dir: Path) -> tuple[Address, str] | None:
-    """Returns the address that `prepare` has written, and the token; None if it has written none yet."""
-    file = run_dir / FOLDER / "address.json"
-    return (Address(**json.loads(file.read_text())), run_token(run_dir / FOLDER)) if file.exists() else None
-
-
 def launch(
     db_path: Path,
     run_dir: Path,

@@ -66,14 +66,14 @@ class BackgroundProcesses:
         Args:
             meanwhile: is called again and again; it should raise an error if a process dies.
         """
-        from drlhp.label_server.server import Address, served_at  # takes long to import
+        from drlhp.label_server.security import run_token
+        from drlhp.label_server.server import FOLDER, Address, port_before  # slow to import
 
-        while (found := served_at(self.run_dir)) is None:
+        while (port := port_before(self.run_dir)) is None:
             meanwhile()
             self.children.wait(0.05)
-        address, token = found
         # A notebook is mostly open under this name. Under another one, a browser keeps the cookie from the frame.
-        return Address("localhost", address.port).link(token)
+        return Address("localhost", port).link(run_token(self.run_dir / FOLDER))
 
     def close(self) -> None:
         """Ends the processes, which write what they have learned."""

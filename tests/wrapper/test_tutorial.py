@@ -16,7 +16,8 @@ import pytest
 from nbclient import NotebookClient
 
 from drlhp import HumanPreferencesEnvWrapper, UserError
-from drlhp.label_server.server import served_at
+from drlhp.label_server.security import run_token
+from drlhp.label_server.server import FOLDER, port_before
 from examples.label_over_http import LabelClient
 from pref_db import PrefDB
 from tests.support import ROOT
@@ -92,8 +93,8 @@ def test_a_wrapper_without_a_page_has_no_link() -> None:
 
 def label_as_a_person(log_dir: Path) -> str:
     """Answers all pairs over HTTP, as soon as there is a page; returns its link, as the notebook has it."""
-    address, token = next(found for run in waiting(log_dir) if (found := served_at(run)))
-    link, n_labels = f"http://localhost:{address.port}/#t={token}", 0
+    port, run = next((port, run) for run in waiting(log_dir) if (port := port_before(run)) is not None)
+    link, n_labels = f"http://localhost:{port}/#t={run_token(run / FOLDER)}", 0
     client = LabelClient(link, "ann")
     for _ in waiting(log_dir):
         for lease in client.call("/api/next", {"n": 1})["leases"]:
