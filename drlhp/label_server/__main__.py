@@ -1,6 +1,7 @@
-"""`python -m drlhp.label_server PREFS_DB RUN_FOLDER SOCKET NAME ORIGIN`, as `launch` starts it.
+"""`python -m drlhp.label_server PREFS_DB RUN_FOLDER SOCKET NAME ORIGIN FRAMED`, as `launch` starts it.
 
 SOCKET is the number of an open file. NAME is the labeller's on this machine. ORIGIN may be empty.
+FRAMED is 1 if other pages of this machine may show the page in a frame, else 0.
 """
 
 import socket
@@ -9,4 +10,5 @@ from pathlib import Path
 
 from drlhp.label_server.server import serve
 
-serve(Path(sys.argv[1]), Path(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])), *sys.argv[4:])
+db_path, run_dir, number, labeller, origin, framed = sys.argv[1:]
+serve(Path(db_path), Path(run_dir), socket.socket(fileno=int(number)), labeller, origin, framed == "1")

@@ -49,15 +49,17 @@ class LabelApp:
         labeller: str = LABELLER,
         origin: str = "",
         tunnel: str = "",
+        framed: bool = False,
     ) -> None:
         """
         Args:
             origin: where a proxy serves the page, such as https://label.example.org; empty without one.
             tunnel: the command that makes the link work on another computer; empty if it works without.
+            framed: whether other pages of this machine may show the page in a frame.
         """
         self._db_path = db_path
         self.shared = Shared(run_dir, host, labeller, origin, tunnel, QueueThread(db_path), Sessions(token))
-        guard = Middleware(Guard, bound=host, public=urlsplit(origin).netloc)
+        guard = Middleware(Guard, bound=host, public=urlsplit(origin).netloc, framed=framed)
         self.asgi = Starlette(
             routes=[Route("/", _page), Mount("/static", StaticFiles(directory=STATIC)), *self._routes()],
             middleware=[guard],

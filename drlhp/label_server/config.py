@@ -29,6 +29,9 @@ class PageConfig:
     web_origin: str = ""
     """Address at which your proxy serves the page over an encrypted connection, such as https://label.example.org; it
     passes requests on to --web_host and --web_port."""
+    web_framed: bool = False
+    """Let pages of this machine (http://localhost:PORT), such as a notebook, show the page in a frame; otherwise no
+    page may."""
     web_true_reward: bool = False
     """Evaluation mode: the page, and the run's line in its terminal, show the true reward too, which biases
     labellers."""

@@ -45,7 +45,7 @@ class PageServer:
     def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
         """Starts the server. Raises UserError if the port is taken."""
         self._socket = listen(config.web_host, config.web_port, port_before(run_dir))
-        self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin)
+        self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin, config.web_framed)
         self._delay = RESTART_SECONDS
         try:
             self.address, token = prepare(run_dir, self._socket)

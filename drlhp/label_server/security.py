@@ -36,6 +36,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+FRAMED_BY = "http://localhost:* http://127.0.0.1:*"  # a notebook of this machine, if the page may stand in a frame
 
 
 def run_token(folder: Path) -> str:
@@ -170,12 +171,19 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Checks every request's Host and every POST's Origin and content type, and adds headers to every reply (ASGI)."""
 
-    def __init__(self, app: ASGIApp, bound: str, public: str = "") -> None:
+    def __init__(self, app: ASGIApp, bound: str, public: str = "", framed: bool = False) -> None:
         """Wraps an app whose server is bound to a host.
 
         Args:
             public: host and port of the proxy that passes requests on, as browsers name them; empty without a proxy.
+            framed: whether other pages of this machine may show the page in a frame.
         """
+        self._headers = dict(HEADERS)
+        if framed:
+            policy = HEADERS["Content-Security-Policy"]
+            self._headers["Content-Security-Policy"] = policy.replace(
+                "frame-ancestors 'none'", f"frame-ancestors {FRAMED_BY}"
+            )
         self._app, self._bound, self._names, self._public = app, bound, own_names(bound), public.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +194,7 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in self._headers.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

@@ -112,13 +112,18 @@ def prepare(run_dir: Path, sock: socket.socket) -> tuple[Address, str]:
 
 
 def launch(
-    db_path: Path, run_dir: Path, sock: socket.socket, labeller: str = LABELLER, origin: str = ""
+    db_path: Path,
+    run_dir: Path,
+    sock: socket.socket,
+    labeller: str = LABELLER,
+    origin: str = "",
+    framed: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Starts `serve` in a process of its own, which ends when this one does; returns that process.
 
     It is a new interpreter, not a fork, so that it does not hold the modules and data that the run has loaded.
     """
-    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller, origin]
+    arguments = [str(db_path.resolve()), str(run_dir.resolve()), str(sock.fileno()), labeller, origin, str(int(framed))]
     (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
     with (run_dir / FOLDER / "server.log").open("ab") as log:  # warnings and tracebacks
         return subprocess.Popen(
@@ -143,7 +148,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
-def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, origin: str = "") -> None:
+def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, origin: str, framed: bool) -> None:
     """Serves the page of a run until SIGTERM or the end of standard input; prints nothing. Is the body of a process.
 
     Args:
@@ -152,6 +157,7 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
         sock: the socket from `listen`.
         labeller: the name of the labeller on this machine, until they take another.
         origin: the proxy's address of the page, such as https://label.example.org; empty if there is no proxy.
+        framed: whether other pages of this machine may show the page in a frame.
 
     Raises:
         PrefDBError: the server cannot start.
@@ -159,7 +165,7 @@ def serve(db_path: Path, run_dir: Path, sock: socket.socket, labeller: str, orig
     sys.setswitchinterval(SWITCH_SECONDS)
     address, token = prepare(run_dir, sock)
     tunnel = address.tunnel() if is_loopback(address.host) and not origin else ""
-    app = LabelApp(db_path, run_dir, token, address.host, labeller, origin, tunnel)
+    app = LabelApp(db_path, run_dir, token, address.host, labeller, origin, tunnel, framed)
     config = uvicorn.Config(
         app.asgi,
         http=TimedProtocol,

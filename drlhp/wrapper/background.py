@@ -60,6 +60,21 @@ class BackgroundProcesses:
             found = sorted(folder.glob("saved-*.pt"))
         return found[-1] if found else None
 
+    def page_link(self, meanwhile: Callable[[], None]) -> str:
+        """Waits for the labelling page to be served, and returns its link.
+
+        Args:
+            meanwhile: is called again and again; it should raise an error if a process dies.
+        """
+        from drlhp.label_server.security import run_token
+        from drlhp.label_server.server import FOLDER, Address, port_before  # slow to import
+
+        while (port := port_before(self.run_dir)) is None:
+            meanwhile()
+            self.children.wait(0.05)
+        # A notebook is mostly open under this name. Under another one, a browser keeps the cookie from the frame.
+        return Address("localhost", port).link(run_token(self.run_dir / FOLDER))
+
     def close(self) -> None:
         """Ends the processes, which write what they have learned."""
         if self.closed:

@@ -109,6 +109,20 @@ class PreferenceWrapper:
             warnings.warn("the reward predictor was not trained yet, so there is nothing to save.", stacklevel=2)
         return saved
 
+    def page_link(self) -> str:
+        """Waits until the labelling page is served, and returns its link. Whoever has the link can answer.
+
+        In a notebook, `IPython.display.IFrame(env.page_link(), "100%", 640)` shows the page, with `ui="notebook"`.
+
+        Raises:
+            UserError: no people answer on a page.
+        """
+        self.system.check_open()
+        settings, background = self.system.settings, self.system.background
+        if background is None or not settings.asks_people or settings.ui not in ("web", "notebook"):
+            raise UserError("no people answer on a page here: set synthetic_prefs=False and ui='web' or 'notebook'.")
+        return background.page_link(meanwhile=self.system.look)
+
     def start_segment_collection(self) -> None:
         """Cuts segments from now on, as a new wrapper does."""
         self._collect_segments(True)

@@ -77,8 +77,9 @@ class Settings:
     """The same for the trainer, in reward_predictor.log."""
     pref_interface_log_level: int = logging.INFO
     """The same for the preference interface, in pref_interface.log."""
-    ui: Literal["auto", "window", "web"] = "auto"
-    """Where people answer: in a window, or on a web page; `auto` is a window if there is a display."""
+    ui: Literal["auto", "window", "web", "notebook"] = "auto"
+    """Where people answer: in a window, on a web page, or on that page in a frame of a notebook (`page_link`); `auto`
+    is a window if there is a display."""
     seed: Annotated[int, SEED] = 0
     """Seed of the pairs and of the predictor's first weights."""
 

@@ -57,11 +57,11 @@ def logged(channels: Channels, log_file: LogFile, body: Callable[[Channels, Spec
     body(channels, spec)
 
 
-def make_gatherer(db: PrefDB, spec: InterfaceSpec, ui: Ui) -> PreferenceGatherer:
+def make_gatherer(db: PrefDB, spec: InterfaceSpec, ui: Ui, framed: bool) -> PreferenceGatherer:
     """Makes the synthetic teacher, window or page that answers, in the process of the preference interface."""
     if spec.config.synthetic_prefs:
         return SyntheticGatherer(db, teacher_of(spec.config, spec.seed, db.n_answers()))
-    page = PageConfig(web_port=0)
+    page = PageConfig(web_port=0, web_framed=framed)
     Notices(db).give_settings(page.settings(spec.goal, spec.config.labels_to_start()), keep=False)
     if ui == "window":
         return PersonGatherer(db, ClipWindow(), None, LABELLER)
@@ -118,7 +118,7 @@ def check_process(mp_context: str) -> None:
 
 def chosen_ui(settings: Settings) -> Ui:
     """Returns where people answer. Raises DisplayError if a window was asked for and there is no display."""
-    if not settings.asks_people or settings.ui == "web":
+    if not settings.asks_people or settings.ui in ("web", "notebook"):
         return "web"
     try:
         open_display("set ui='web'")
@@ -166,7 +166,7 @@ def start_interface(background: BackgroundProcesses, settings: Settings, ui: Ui)
     goal = settings.max_prefs_in_db
     spec = InterfaceSpec(
         db_path=background.run_dir / "prefs.db",
-        make_gatherer=partial(make_gatherer, ui=ui),
+        make_gatherer=partial(make_gatherer, ui=ui, framed=settings.ui == "notebook"),
         config=settings.prefs_config,
         seed=settings.seed,
         goal=goal,

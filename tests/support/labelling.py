@@ -120,15 +120,17 @@ class Client:
 class Server:
     """A labelling server in a process; it may be killed and started again, and keeps its address."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", origin: str = "") -> None:
-        self.folder, self.host, self.origin = folder, host, origin
+    def __init__(self, folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False) -> None:
+        self.folder, self.host, self.origin, self.framed = folder, host, origin, framed
         self._socket = listen(host, 0)
         self.address, self.token = prepare(folder, self._socket)
         self.process: Any = None
         self._clients: list[Client] = []
 
     def start(self) -> None:
-        self.process = launch(self.folder / "prefs.db", self.folder, self._socket, origin=self.origin)
+        self.process = launch(
+            self.folder / "prefs.db", self.folder, self._socket, origin=self.origin, framed=self.framed
+        )
 
     def kill(self) -> None:
         self.process.kill()
@@ -160,9 +162,9 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, host: str = "127.0.0.1", origin: str = "") -> Iterator[Server]:
+def running(folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False) -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
-    server = Server(folder, host, origin)
+    server = Server(folder, host, origin, framed)
     try:
         server.start()
         yield server
