@@ -169,7 +169,7 @@ class Scene:
 
     @property
     def caption(self) -> str:
-        """Returns the line in the window, whose title names the task."""
+        """Returns the step and the rewards in one line."""
         return SEPARATOR.join(self.lines[1:])
 
 
@@ -253,7 +253,7 @@ def play_in_window(scenes: Iterator[Scene], info: EnvInfo) -> None:
         for scene in scenes:
             if closed_before(window, due):
                 return
-            window.show_frame(scene.picture, scene.caption)
+            window.show_frame(scene.picture, "\n".join(scene.lines[1:]))  # the title names the task
             # A slow machine plays slower, and does not speed up later.
             due = max(due + 1 / info.fps, time.monotonic()) + PAUSE_SECONDS * scene.ends_episode
         closed_before(window, due)
