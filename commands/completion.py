@@ -9,7 +9,6 @@ from commands import MODES
 from commands.config import RunConfig
 from commands.experiments import reproduce
 from commands.report.command import ReportConfig
-from commands.restore import RestoreConfig
 from commands.sharing.load import LoadConfig
 from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig
@@ -22,7 +21,6 @@ SETTINGS: Mapping[str, Callable[..., Any]] = {
     **completion.SETTINGS,
     "watch": WatchConfig,
     "show_prefs": ShowPrefsConfig,
-    "restore": RestoreConfig,
     "report": ReportConfig,
     "reproduce": reproduce,
     "push": PushConfig,

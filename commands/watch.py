@@ -24,13 +24,14 @@ from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.episode_window import EpisodeWindow
-from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_reward_plot, write_video
+from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_lines, with_reward_plot, write_video
 from envs import EnvInfo, make_vec_env
 
 PAUSE_SECONDS = 1.0  # at the end of an episode
 PAIR_HOLD_SECONDS = 0.5  # a video holds a pair's last frame and its answer
 MAX_FILMED_PAIRS = 50
 REFRESH_SECONDS = 1 / 60
+SEPARATOR = "  ·  "
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class WatchConfig:
     beside: Path | None = None
     """Run folder or policy checkpoint of a second agent of the same environment, which plays on the right."""
     output: Path | None = None
-    """Write a video (.mp4, .gif) instead of opening a window, up to a Ctrl-C; if it exists, the new one is numbered."""
+    """Write a captioned video (.mp4, .gif) instead of opening a window, up to a Ctrl-C; if it exists, the new one is
+    numbered."""
     record_demonstrations: Path | None = None
     """Show nothing, and write the episodes, up to a Ctrl-C, to this file (.npz), for `--demonstrations` of a training
     run; if it exists, the new one is numbered."""
@@ -94,7 +96,7 @@ def until_ctrl_c(scenes: Iterator[Scene]) -> Iterator[np.ndarray]:
     before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
     try:
         for scene in scenes:
-            yield scene.picture
+            yield with_lines(scene.picture, scene.lines)
             if pressed.is_set():
                 print(f"Stopped: the video ends at {scene.caption}", flush=True)
                 return
@@ -161,8 +163,14 @@ class Scene:
     """One agent step as people see it."""
 
     picture: np.ndarray  # (H, W, 3) uint8, with the plot if there is a predictor
-    caption: str
+    lines: tuple[str, str, str]  # below it in a video: the task and the seed, the step, the rewards so far
+    true: float  # true reward of the episode so far; of two agents, that of the left one
     ends_episode: bool
+
+    @property
+    def caption(self) -> str:
+        """Returns the step and the rewards in one line."""
+        return SEPARATOR.join(self.lines[1:])
 
 
 def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
@@ -184,8 +192,12 @@ def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
                     predicted.append(step.predicted)
                     picture = with_reward_plot(picture, predicted, caption="predicted reward")
                 true.append(step.true)
-                caption = f"episode {episode}/{config.episodes}  ·  step {len(true)}  ·  true reward {sum(true):g}"
-                yield Scene(picture, caption, step.ends_episode)
+                task = f"{agent.info.env_id}{SEPARATOR}seed {config.seed}"
+                at = f"episode {episode}/{config.episodes}{SEPARATOR}step {len(true)}"
+                rewards = f"reward so far: true {_short(sum(true))}"
+                if predicted:
+                    rewards += f", predicted {_short(sum(predicted))}"
+                yield Scene(picture, (task, at, rewards), sum(true), step.ends_episode)
             print(f"Episode {episode}{side}: {summary(true, predicted)}", flush=True)
     finally:
         env.close()
@@ -204,13 +216,21 @@ def film_pair(left: Agent, right: Agent, config: WatchConfig) -> Generator[Scene
             first, second = next(a), next(b)
             while True:
                 over = first.ends_episode and second.ends_episode
-                yield Scene(pair_picture(first.picture, second.picture, (), caption=names), first.caption, over)
+                picture = pair_picture(first.picture, second.picture, (), caption=names)
+                task, at, _ = (second if first.ends_episode else first).lines
+                left_reward, right_reward = _short(first.true), _short(second.true)
+                rewards = f"reward so far: true {left_reward} on the left, {right_reward} on the right"
+                yield Scene(picture, (task, at, rewards), first.true, over)
                 if over:
                     break
                 first = first if first.ends_episode else next(a)
                 second = second if second.ends_episode else next(b)
         for scenes in (a, b):
             next(scenes, None)  # prints the last episode's rewards
+
+
+def _short(reward: float) -> str:
+    return f"{round(reward, 2):g}"
 
 
 def summary(true: Sequence[float], predicted: Sequence[float]) -> str:
@@ -233,7 +253,7 @@ def play_in_window(scenes: Iterator[Scene], info: EnvInfo) -> None:
         for scene in scenes:
             if closed_before(window, due):
                 return
-            window.show_frame(scene.picture, scene.caption)
+            window.show_frame(scene.picture, "\n".join(scene.lines[1:]))  # the title names the task
             # A slow machine plays slower, and does not speed up later.
             due = max(due + 1 / info.fps, time.monotonic()) + PAUSE_SECONDS * scene.ends_episode
         closed_before(window, due)

@@ -26,12 +26,14 @@ PLACES = {
     "label": "drlhp.cli.label:label_command",
     "export": "drlhp.cli.exchange:export_command",
     "import": "drlhp.cli.exchange:import_command",
+    "restore": "drlhp.cli.restore:restore_command",
 }
 USAGE = """usage: drlhp COMMAND ...
 
   label RUN                    answer about the segments in a run's prefs.db; on a web page with --ui web
   export RUN --output DIR      write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER   make a new store of them, or of the original project's pickles
+  restore RUN FROM             put a copy of its store into a run, or keep what is whole of a damaged one
   --version                    the version
   --tyro-print-completion SHELL
                                a script after which bash completes commands and flags; also for zsh and fish

@@ -11,11 +11,17 @@ import tyro
 
 from drlhp.cli.exchange import ExportConfig, ImportConfig
 from drlhp.cli.label import LabelConfig
+from drlhp.cli.restore import RestoreConfig
 from drlhp.errors import UserError
 
 SHELLS = ("bash", "zsh", "fish")
 # What reads the flags of each command.
-SETTINGS: Mapping[str, Callable[..., Any]] = {"label": LabelConfig, "export": ExportConfig, "import": ImportConfig}
+SETTINGS: Mapping[str, Callable[..., Any]] = {
+    "label": LabelConfig,
+    "export": ExportConfig,
+    "import": ImportConfig,
+    "restore": RestoreConfig,
+}
 # tyro does not know programs that are started as `python PROGRAM`, and completes names of files after some flags alone.
 # Here, as usual in shells, flags are offered after a dash only. If nothing is left, bash itself offers names of files,
 # with the slash after a folder.

@@ -16,8 +16,8 @@ from drlhp.runtime.locks import leads_to
 BUSY_SECONDS = 10.0
 # An old log of writes beside a good copy would damage that too.
 DAMAGED = (
-    "is damaged: restore a copy, without the -wal and -shm files that lie here (`run.py restore RUN COPY` does both; "
-    "with RUN in place of COPY it keeps what is whole)"
+    "is damaged: restore a copy, without the -wal and -shm files that lie here (the command `restore RUN COPY` does "
+    "both; with RUN in place of COPY it keeps what is whole)"
 )
 
 
@@ -95,6 +95,21 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         if not unwritable or (wal.exists() and wal.stat().st_size > 0):
             raise
         return connect_checked(path, "mode=ro&immutable=1")
+
+
+def is_open_elsewhere(path: Path) -> bool:
+    """Returns whether another connection, of any process, has the store open; False for what is no database."""
+    try:
+        with contextlib.closing(connect(path, "mode=rw")) as db:
+            db.execute("PRAGMA busy_timeout = 0")
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # Every other connection keeps a lock, even when it is idle.
+            db.execute("BEGIN EXCLUSIVE")
+            db.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return _code(error) == sqlite3.SQLITE_BUSY
+    except PrefDBError:
+        return False
+    return False
 
 
 def remove_empty_log(path: Path) -> None:
@@ -191,7 +206,7 @@ class SqliteFile:
                 self.back_up(saved)
                 self._trouble = (
                     f"{self.path} was removed or replaced while answers were stored in it: end what uses it, and put "
-                    f"{saved} in its place, which has them all (`run.py restore RUN COPY`)"
+                    f"{saved} in its place, which has them all (the command `restore RUN COPY`)"
                 )
         if self._trouble:
             raise PrefDBError(self._trouble)

@@ -21,6 +21,10 @@ CHOSEN, TEXT, DIM_TEXT = (88, 204, 120), (236, 238, 242), (150, 156, 168)
 BORDER = 5  # width in pixels of the border around the preferred side
 
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
+LINE_SIZE, SMALLEST_LINE = 15, 11  # pixels: size of the letters below a picture, at least; of those in a long line
+LINES_PER_WIDTH = (
+    40  # a picture is so many times wider than its letters are large; a larger one would be shrunk to watch
+)
 VIDEO_SUFFIXES = (".mp4", ".gif")
 VIDEO_SIDE = 320  # pixels: least short side of a video
 # Pixels of a picture of two clips. A whole multiple of 84x84 and of 160x210 fills a pane.
@@ -67,6 +71,42 @@ def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.nda
     draw.text((8, 14), caption, font=font, fill=DIM_TEXT, anchor="lm")
     draw.text((width - 8, 14), f"{rewards[-1]:+.2f}", font=font, fill=TEXT, anchor="rm")
     return np.concatenate([picture, np.asarray(strip)])
+
+
+def with_lines(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+    """Returns the frame over lines of text: a new array, enlarged so that they can be read.
+
+    The letters of a line that is too wide are made smaller, and then its end is left out.
+
+    Args:
+        frame: (H, W, 3) uint8.
+
+    Returns (H k + N, W k, 3) uint8, where k is the least whole number that makes W k at least 320. N depends on W k and
+    the number of lines alone.
+    """
+    check_frame("frame", frame)
+    picture = _enlarge(frame, math.ceil(PLOT_WIDTH / frame.shape[1]))
+    width = picture.shape[1]
+    size = max(LINE_SIZE, width // LINES_PER_WIDTH)
+    pitch, margin = round(size * 1.4), size // 2
+    height = len(lines) * pitch + 2 * margin
+    strip = Image.new("RGB", (width, height + height % 2), BACKGROUND)  # mp4 needs even sizes, as most pictures have
+    draw = ImageDraw.Draw(strip)
+    for i, line in enumerate(lines):
+        text, font = _fitting(line, width - 2 * margin, size)
+        draw.text((margin, margin + i * pitch + pitch // 2), text, font=font, fill=TEXT, anchor="lm")
+    return np.concatenate([picture, np.asarray(strip)])
+
+
+def _fitting(line: str, width: int, size: int) -> tuple[str, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
+    """Returns a line, and a font of at most this size, such that the line is not wider than so many pixels."""
+    for smaller in range(size, SMALLEST_LINE - 1, -1):
+        font = ImageFont.load_default(smaller)
+        if font.getlength(line) <= width:
+            return line, font
+    while line and font.getlength(f"{line}...") > width:
+        line = line[:-1]
+    return f"{line}...", font
 
 
 def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, caption: str) -> np.ndarray:

@@ -43,6 +43,8 @@ def test_every_command_that_takes_a_run_finds_it_by_its_name(runs: Path) -> None
     assert "Report: runs/dot/report/report.html" in here(None, "report", "dot").stdout
     assert "runs/dot/show_prefs.mp4" in here(None, "show_prefs", "dot").stdout
     assert "written to labels" in here(None, "export", "dot", "--output", "labels").stdout
+    here(None, "push", "dot", "./shared")
+    assert Path("shared/README.md").exists()
     assert "Carry on with: python run.py --resume runs/dot" in here(None, "restore", "dot", "dot").stdout
     labelled = here(None, "label", "dot", "--teacher", "oracle", "--max_prefs", "21").stdout
     assert "21 labels in runs/dot/prefs.db" in labelled and "--load_prefs_dir runs/dot" in labelled

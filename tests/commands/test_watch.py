@@ -38,6 +38,7 @@ from tests.support.display import focus, screenshot, xdotool
 MOVING_DOT = "MovingDotNoFrameskip-v0"
 EPISODE_STEPS = 250  # of the moving dot
 N_LABELS = 12
+LINES_HEIGHT = len(video.with_lines(np.zeros((420, 320, 3), np.uint8), ("", "", ""))) - 420  # of a film's caption
 
 
 pytestmark = pytest.mark.xdist_group("watch")  # what they share is made once
@@ -80,14 +81,49 @@ def near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
 def test_an_episode_becomes_a_video_with_its_predicted_reward(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
     watch.watch_command([str(dot)])
     frames = read_video(dot / "watch.mp4")
-    assert len(frames) == EPISODE_STEPS and frames[0].shape == (420 + video.PLOT_HEIGHT, 320, 3)
+    assert len(frames) == EPISODE_STEPS and frames[0].shape == (420 + video.PLOT_HEIGHT + LINES_HEIGHT, 320, 3)
     assert near(frames[0][:420], (255, 255, 255)).sum() > 20  # the dot
-    curve = [near(frame[420:], video.BAR).any(axis=0).sum() for frame in frames]
+    curve = [near(frame[420:-LINES_HEIGHT], video.BAR).any(axis=0).sum() for frame in frames]
     assert curve[20] < curve[80] < curve[150]  # grows as it plays
     printed = capsys.readouterr().out
     assert "No window can be opened here" in printed and "watch.mp4" in printed
     line = r"Episode 1: 250 steps, true reward (-?\d+), predicted reward -?\d+\.\d\d, correlation [+-]\d\.\d\d"
     assert re.search(line, printed)
+
+
+def lines_of(frame: np.ndarray, n: int) -> np.ndarray:
+    """So many rows of pixels at the bottom of a frame, in grey."""
+    return frame[-n:].mean(axis=-1)
+
+
+def shown_as_lines(width: int, *lines: str) -> np.ndarray:
+    """What a film shows below its picture, if these are the lines."""
+    picture = video.with_lines(np.zeros((1, width, 3), np.uint8), lines)
+    return lines_of(picture, len(picture) - 1)
+
+
+@pytest.mark.usefixtures("headless")
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_film_says_what_it_shows(beside: bool, dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The task, the seed, the step, and the true and the predicted reward, in every frame."""
+    flags = ["--beside", str(dot)] if beside else []
+    watch.watch_command([str(dot), "--seed", "7", "--output", str(tmp_path / "film.mp4"), *flags])
+    printed, frames = capsys.readouterr().out, read_video(tmp_path / "film.mp4")
+    if beside:
+        left, right = re.findall(r"true reward (\S+)", printed)
+        rewards = f"reward so far: true {left} on the left, {right} on the right"
+    else:
+        found = re.search(r"true reward (\S+), predicted reward (\S+),", printed)
+        assert found is not None
+        rewards = f"reward so far: true {found[1]}, predicted {float(found[2]):g}"
+    width = frames[0].shape[1]
+    for i, last_line in ((99, None), (EPISODE_STEPS - 1, rewards)):
+        expected = shown_as_lines(width, f"{MOVING_DOT}  ·  seed 7", f"episode 1/1  ·  step {i + 1}", last_line or "")
+        shown = lines_of(frames[i], len(expected))
+        n_rows = len(expected) if last_line else len(expected) * 5 // 8  # not yet the rewards, of which none is printed
+        assert np.abs(shown - expected)[:n_rows].mean() < 2, "as far as a codec may change it"
+    other = shown_as_lines(width, f"{MOVING_DOT}  ·  seed 8", f"episode 1/1  ·  step {EPISODE_STEPS}", rewards)
+    assert np.abs(shown - other).mean() > np.abs(shown - expected).mean() + 0.1
 
 
 @pytest.mark.usefixtures("headless")
@@ -166,7 +202,7 @@ def test_a_run_without_a_predictor_is_watched_without_a_plot(
     assert "has no reward predictor, so none is drawn" in printed and "predicted reward" not in printed
     assert re.findall(r"Episode (\d): (\d+) steps", printed) == [("1", "250"), ("2", "250")]
     frames = read_video(tmp_path / "dot.mp4")
-    assert len(frames) == 2 * EPISODE_STEPS and frames[0].shape == (420, 320, 3)
+    assert len(frames) == 2 * EPISODE_STEPS and frames[0].shape == (420 + LINES_HEIGHT, 320, 3)
 
 
 def test_two_agents_play_side_by_side_from_the_same_starts(

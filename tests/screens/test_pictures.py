@@ -41,6 +41,22 @@ def test_a_long_episode_scrolls_and_constant_rewards_draw_a_line() -> None:
     assert bars[:300].mean() > 0.9
 
 
+@pytest.mark.parametrize("width", [160, 480, 1280])
+def test_lines_below_a_picture_fit_and_can_be_read(width: int) -> None:
+    frame = np.full((100, width, 3), 90, np.uint8)
+    short, long, longest = (video.with_lines(frame, ["seed 0", "x" * n]) for n in (1, 42, 400))
+    enlarged = 320 // min(width, 320) * width
+    assert short.shape == long.shape == longest.shape and short.shape[1] == enlarged
+    strip = len(short) - 100 * enlarged // width
+    assert (short[:-strip] == 90).all(), "the picture itself is untouched"
+    for picture in (short, long, longest):
+        text = np.abs(picture[-strip:].astype(int) - video.BACKGROUND).max(axis=-1) > 40
+        rows, columns = text.any(axis=1).nonzero()[0], text.any(axis=0).nonzero()[0]
+        assert columns[0] >= 5 and columns[-1] < enlarged - 5 and rows[0] > 0 and rows[-1] < strip - 1
+    letters = (np.abs(short[-strip:].astype(int) - video.BACKGROUND).max(axis=-1) > 40).any(axis=1).sum()
+    assert letters >= 2 * max(8, enlarged // 80), "two lines of letters that are as large as the picture demands"
+
+
 @pytest.mark.parametrize(
     ("size", "shown"), [((84, 84), (336, 336)), ((210, 160), (420, 320)), ((400, 600), (224, 336))]
 )
