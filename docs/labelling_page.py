@@ -22,7 +22,17 @@ from drlhp.labelling.notices import FEW_LABELS
 from tests.support.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, wait_for_js, wait_for_pair
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = ("train_policy_with_preferences", "PongNoFrameskip-v4", "--ui", "web", "--web_port", "0", "--run_name", "page")
+RUN = (
+    "train_policy_with_preferences",
+    "PongNoFrameskip-v4",
+    "--ui",
+    "web",
+    "--web_port",
+    "0",
+    "--no_tour",
+    "--run_name",
+    "page",
+)
 SMALL = ("--n_envs", "4", "--max_segs", "60", "--n_initial_epochs", "5", "--million_timesteps", "100")
 WIDE: ViewportSize = {"width": 1400, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}

@@ -34,7 +34,7 @@ BESIDE = ("training", "training, page open elsewhere", "training, page open here
 NOWHERE, ELSEWHERE, HERE, RESTING = BESIDE
 THINK_SECONDS = 4.0  # from one answer to the next: the paper's labellers took 3 to 5 (section 3.1)
 FEWEST_LABELS = ("--n_initial_prefs", "25")
-FIRST_RUN = ("train_policy_with_preferences", PONG, "--ui", "web")
+FIRST_RUN = ("train_policy_with_preferences", PONG, "--ui", "web", "--no_tour")
 # Its labels come more slowly than pairs are due, and nothing but training uses the cores.
 TRAINING = (
     *(*FIRST_RUN, *FEWEST_LABELS, "--n_initial_epochs", "1"),

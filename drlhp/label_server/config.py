@@ -35,6 +35,9 @@ class PageConfig:
     web_true_reward: bool = False
     """Evaluation mode: the page, and the run's line in its terminal, show the true reward too, which biases
     labellers."""
+    tour: bool = True
+    """Show a first-time labeller round on the page: a minute, with three practice pairs that are not stored.
+    --no_tour leaves it out."""
     task: str = ""
     """What the agent should do, in one line beside the clips, also in a window or a terminal; the store keeps it. The
     default is a sentence about the environment, if it is a known one."""
@@ -71,7 +74,8 @@ class PageConfig:
         for name, usual in ((field.name, field.default) for field in fields(self)):
             value = getattr(self, name)
             if value != usual and name not in ("task", "instructions"):
-                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+                switch = f"--{name}" if value else f"--no_{name}"
+                words += [switch] if isinstance(value, bool) else [f"--{name}", str(value)]
         return words
 
     def _text(self) -> str:
@@ -93,6 +97,7 @@ class PageConfig:
             "goal": str(goal),
             "initial_labels": str(initial_labels),
             "true_reward": str(int(self.web_true_reward)),
+            "tour": str(int(self.tour)),
             "repeat_share": str(self.repeat_share),
             "overlap_share": str(self.overlap_share),
             "clips_url": self.clips_url,

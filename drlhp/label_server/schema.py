@@ -113,7 +113,15 @@ QUALITY_ROW = record(
     }
 )
 CURVE = record({"name": TEXT, "unit": TEXT, "steps": listed(NUMBER), "values": listed(NUMBER)})
-ME = record({"labeller": maybe(TEXT), "owner": YES_NO, "now": UNIX, "run": TEXT})
+ME = record(
+    {
+        "labeller": maybe(TEXT),
+        "owner": YES_NO,
+        "now": UNIX,
+        "run": TEXT,
+        "tour": {**YES_NO, "description": "whether to show me round: I have no answers yet, and the run wants it"},
+    }
+)
 
 TUNNEL = {**TEXT, "description": "what makes the link work on another computer; empty where it does by itself"}
 

@@ -68,7 +68,7 @@ def _newest_word(beats: dict[str, Heartbeat], *, run_goes_on: bool) -> tuple[flo
 
 def _reason(counts: Counts, goal: int, silent: float | None, waiting_for: str, ended: str) -> str:
     if goal and counts.labels >= goal:
-        return f"All {goal} labels have been given. Thank you! You may close this page."
+        return f"All {goal} labels have been given. You may close this page."
     if counts.ready:
         return ""
     if ended:

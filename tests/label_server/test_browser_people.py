@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Dialog, Route
 
-from drlhp.label_server import stop
 from drlhp.labelling.answers import Submission
-from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.playback import GUARD_SECONDS
@@ -170,7 +168,7 @@ def test_never_blank_and_awake_by_itself(browser: Browser, tmp_path: Path) -> No
             assert wait_for_pair(page)
             queue.notices.set_setting("goal", "2")
             press(page, "r")
-            page.wait_for_selector("#waiting-reason:has-text('Thank you')")
+            page.wait_for_selector("#waiting-title:has-text('Done, thank you')")
 
 
 def test_pairs_that_are_left_for_others_are_not_asked_for_again_and_again(browser: Browser, tmp_path: Path) -> None:
@@ -190,20 +188,6 @@ def test_pairs_that_are_left_for_others_are_not_asked_for_again_and_again(browse
             assert "0 pairs waiting" in page.inner_text("#status") and page.title() == "Which clip is better?"
             queue.leases.release([lease.token for lease in held])
             assert wait_for_pair(page)
-
-
-def test_the_last_word_of_a_run_is_told_in_place_of_offline(browser: Browser, tmp_path: Path) -> None:
-    db_path = make_store(tmp_path, 3, {"goal": "9"})
-    with running(tmp_path) as server, opened(browser, server) as page:
-        press(page, "l")
-        wait_for_answers(server, 1)
-        with contextlib.closing(PrefDB.open(db_path)) as db:
-            Notices(db).beat("run", {"ended": "Labelling has ended here."})
-        stop(server.process)
-        page.wait_for_selector("#banner:has-text('Labelling has ended here.')")
-        press(page, "r")
-        page.wait_for_selector("#banner:has-text('Labelling has ended here. 1 answer is still kept')")
-        assert "Offline" not in page.inner_text("#banner")
 
 
 def test_training_is_started_early_and_troubles_are_told(browser: Browser, tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_settings_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert re.search(r"Label in a browser: http://127\.0\.0\.1:\d+/#t=[0-9a-f]{32}\n", said)
     assert re.search(r"On another computer: ssh -N -L (\d+):127\.0\.0\.1:\1 ", said)
     assert Address("127.0.0.1", 8765).link("t", "https://label.example.org") == "https://label.example.org/#t=t"
-    page = PageConfig("0.0.0.0", 9, web_true_reward=True, task="t", overlap_share=0.5)
+    page = PageConfig("0.0.0.0", 9, web_true_reward=True, tour=False, task="t", overlap_share=0.5)
     again = tyro.cli(LabelConfig, args=["a", *page.flags()], use_underscores=True).page
     assert again == replace(page, task="") and PageConfig().flags() == []
     for origin in ("label.example.org", "https://label.example.org/", "ftp://label.example.org", "https://"):

@@ -27,6 +27,9 @@ def test_the_pages_help_and_buttons_name_the_keys_of_the_table() -> None:
     (table,) = re.findall(r'id="help-dialog".*?<tbody>(.*?)</tbody>', html, re.DOTALL)
     named = {PAGE_KEYS[page_key(key)] for key in re.findall(r"<kbd>(.+?)</kbd>", table)}
     assert named == set(PAGE_KEYS.values()) - {"help"}, "every action is in the help, which needs not name itself"
+    (tour,) = re.findall(r'id="tour".*?</section>', html, re.DOTALL)
+    practised = {PAGE_KEYS[page_key(key)] for key in re.findall(r"<kbd>(.+?)</kbd>", tour) if key != "Esc"}
+    assert practised == {"left", "right"}
     buttons = re.findall(r'data-(?:do|choice)="(\w+)" aria-keyshortcuts="(.+?)"', html)
     assert len(buttons) == 12
     for action, keys in buttons:

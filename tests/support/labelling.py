@@ -58,12 +58,12 @@ def pairs(n: int, *, first_seed: int = 0, colour: bool = True) -> list[Compariso
 
 
 def make_store(folder: Path, n: int, settings: dict[str, str] | None = None, *, colour: bool = True) -> Path:
-    """A run folder's prefs.db with n pairs to ask about."""
+    """A run folder's prefs.db with n pairs to ask about, for labellers who know the page and need no tour of it."""
     folder.mkdir(parents=True, exist_ok=True)
     db = PrefDB.create(folder / "prefs.db", ENV_ID, STEPS)
     queue = LabelQueue(db)
     queue.submit(pairs(n, colour=colour))
-    for key, value in {"goal": str(n), **(settings or {})}.items():
+    for key, value in {"goal": str(n), "tour": "0", **(settings or {})}.items():
         queue.notices.set_setting(key, value)
     db.close()
     return folder / "prefs.db"

@@ -12,6 +12,7 @@ from drlhp.label_server.requests import Refused
 from drlhp.label_server.security import COOKIE_SECONDS, Attempts, Session, is_loopback
 from drlhp.label_server.shared import Shared
 from drlhp.labelling.answers import check_labeller
+from drlhp.labelling.queue import LabelQueue
 
 
 class People:
@@ -31,7 +32,7 @@ class People:
             raise Refused(403, "that token is wrong: open the link that the run printed")
         if not name and (name := await self._name_of_owner(request)):
             session = Session(name, owner=True)
-        return self._logged_in(request, session) if name else JSONResponse(self._me(None))
+        return await self._logged_in(request, session) if name else JSONResponse(await self._me(None))
 
     async def _name_of_owner(self, request: Request) -> str | None:
         """Returns a name for the person who opened the run's own link: the browser's, else that of this machine.
@@ -51,7 +52,7 @@ class People:
         return shared.labeller
 
     async def get_me(self, request: Request, _: None) -> Response:
-        return JSONResponse(self._me(request.state.session))
+        return JSONResponse(await self._me(request.state.session))
 
     async def post_name(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
@@ -62,7 +63,7 @@ class People:
                 raise Refused(409, f"somebody labels as {name} now and would see the same pairs; choose another name")
             shared.presence.rename(before, name)
             await shared.beat()
-        return self._logged_in(request, Session(name, owner=True))
+        return await self._logged_in(request, Session(name, owner=True))
 
     async def post_invite(self, request: Request, body: dict[str, Any]) -> Response:
         if not request.state.session.owner:
@@ -71,10 +72,10 @@ class People:
         token = self._shared.sessions.invitation(body["labeller"])
         return JSONResponse({"labeller": body["labeller"], "token": token, "tunnel": self._shared.tunnel})
 
-    def _logged_in(self, request: Request, session: Session) -> Response:
+    async def _logged_in(self, request: Request, session: Session) -> Response:
         """Returns the reply that sets the session's cookie. Raises SubmissionError for an impossible name."""
         check_labeller(session.labeller)
-        response = JSONResponse(self._me(session))
+        response = JSONResponse(await self._me(session))
         name, value = self._shared.sessions.cookie_name, self._shared.sessions.cookie(session)
         encrypted = request.headers.get("origin", "").lower().startswith("https:")
         response.set_cookie(
@@ -82,6 +83,12 @@ class People:
         )
         return response
 
-    def _me(self, session: Session | None) -> dict[str, Any]:
+    async def _me(self, session: Session | None) -> dict[str, Any]:
         name, owner = (session.labeller, session.owner) if session else (None, False)
-        return {"labeller": name, "owner": owner, "now": time.time(), "run": self._shared.run_dir.name}
+        tour = name is not None and await self._shared.queue.call(lambda queue: _is_new(queue, name))
+        return {"labeller": name, "owner": owner, "now": time.time(), "run": self._shared.run_dir.name, "tour": tour}
+
+
+def _is_new(queue: LabelQueue, labeller: str) -> bool:
+    """Returns whether a labeller is to be shown round: one without answers, unless the run does without the tour."""
+    return queue.notices.setting("tour") != "0" and not queue.answers.history(labeller, limit=1)

@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { thumbnail } from "./side.js";
+import { toast } from "./toast.js";
 
 const $ = (id) => document.getElementById(id);
 const PAGE = 24;
@@ -13,11 +14,17 @@ export function ask(dialog) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 
-/** Asks whether training shall start before all initial labels are given. */
-export async function askStart({ initial_labels, labels }) {
+/** Starts training before all initial labels are given, if the labeller confirms it; takeStatus(status) of then. */
+export async function startTraining({ initial_labels, labels }, takeStatus) {
   const n = (count) => count.toLocaleString("en");
   $("start-text").textContent = `It would start by itself with ${n(initial_labels)} labels; now there are ${n(labels)}, so that the agent has less to learn from at first.`;
-  return (await ask($("start-dialog"))) === "start";
+  if ((await ask($("start-dialog"))) !== "start") return;
+  try {
+    takeStatus(await call("POST", "/api/start", {}));
+    toast("Training starts with the labels there are");
+  } catch (error) {
+    toast(`Training was not started: ${error.message}`);
+  }
 }
 
 export const anyOpen = () => document.querySelector("dialog[open]") !== null;

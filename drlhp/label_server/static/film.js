@@ -1,6 +1,7 @@
 // The controls below the clips: the slider and the speed; and how soon a key press is seen.
 
 import { store } from "./api.js";
+import { toast } from "./toast.js";
 
 const $ = (id) => document.getElementById(id);
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
@@ -13,7 +14,22 @@ export function showFrame(player) {
   scrub.setAttribute("aria-valuetext", `frame ${player.index + 1} of ${player.frames}`);
 }
 
-export function setSpeed(player, speed) {
+/** Makes the slider and the choice of the speed work; returns the actions of the keys for both. changed(): it stopped. */
+export function filmControls(player, changed) {
+  const scrub = $("scrub"), speed = $("speed");
+  scrub.addEventListener("input", () => { player.seek(Number(scrub.value)); changed(); });
+  scrub.addEventListener("pointerup", () => scrub.blur());
+  speed.addEventListener("change", () => { setSpeed(player, Number(speed.value)); speed.blur(); });
+  return {
+    pause: () => { player.playing = !player.playing; if (player.clips) showFrame(player); changed(); },
+    back: () => { player.step(-1); changed(); },
+    forward: () => { player.step(1); changed(); },
+    slower: () => changeSpeed(player, -1),
+    faster: () => changeSpeed(player, 1),
+  };
+}
+
+function setSpeed(player, speed) {
   player.speed = speed;
   $("speed").value = String(speed);
   store.set("speed", String(speed));
@@ -25,9 +41,10 @@ export function rememberedSpeed(player) {
   setSpeed(player, SPEEDS.includes(speed) ? speed : 1);
 }
 
-export function changeSpeed(player, by) {
+function changeSpeed(player, by) {
   const speed = SPEEDS[SPEEDS.indexOf(player.speed) + by];
   if (speed) setSpeed(player, speed);
+  toast(`Speed ${player.speed}×`);
 }
 
 /**

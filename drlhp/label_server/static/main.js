@@ -3,9 +3,9 @@
 
 import { LOGGED_OUT, Unreachable, call, randomId, store } from "./api.js";
 import { Player } from "./clips.js";
-import { Gallery, anyOpen, askNote, askStart, showHelp, showQuality } from "./dialogs.js";
-import * as earlier from "./earlier.js";
-import { afterRefresh, changeSpeed, rememberedSpeed, setSpeed, showFrame } from "./film.js";
+import { Gallery, anyOpen, askNote, showHelp, showQuality, startTraining } from "./dialogs.js";
+import { Earlier, showMarks as drawMarks } from "./earlier.js";
+import { afterRefresh, filmControls, rememberedSpeed, showFrame } from "./film.js";
 import { keepKeyboard } from "./focus.js";
 import { watchIdle } from "./idle.js";
 import { keyAction } from "./keys.js";
@@ -13,13 +13,15 @@ import { News } from "./news.js";
 import { Outbox } from "./outbox.js";
 import { Pairs } from "./pairs.js";
 import { invite, login, rename } from "./session.js";
-import { Side, words } from "./side.js";
+import { Side } from "./side.js";
 import { chime, soundBox } from "./sound.js";
 import { Tabs } from "./tabs.js";
 import { flash, toast } from "./toast.js";
 import { answersOnClips } from "./touch.js";
+import { Tour, hadTour, rememberTour } from "./tour.js";
 import { Undo } from "./undo.js";
-import { statusLine, troubleWords, waitingWords } from "./words.js";
+import { showWaiting } from "./waiting.js";
+import { statusLine, troubleWords } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const GUARD_MS = 250; // after a pair appears: presses that were meant for the one before
@@ -27,11 +29,12 @@ const IDLE_MINUTES = 3; // after which a page that nobody touches takes a break
 const TOUCH = matchMedia("(hover: none) and (pointer: coarse)");
 const PACE_OVER = 20; // newest answers that count
 const SAID = { left: "Left", right: "Right", equal: "Equal", incomparable: "Can’t tell" };
-let me, status, outbox, pairs, side, gallery, tabs, newest;
-let shown = null; // what is on screen: a pair of `pairs`, or {row, clips} of an answer to change
+let me, status, outbox, pairs, earlier, side, gallery, tabs, newest;
+let shown = null; // what is on screen: a pair of `pairs` or of the tour, or an earlier answer to change
 let shownClock = 0, replays = 0, pressedAt = null;
 let offset = 0; // server's clock minus ours, seconds
-let lost = null, cut = null, refusal = "", refusedAfter = 0, relabelling = null;
+let tour = null; // while a first-time labeller is shown round
+let lost = null, cut = null, refusal = "", refusedAfter = 0;
 const paces = [];
 const now = () => Date.now() / 1000 + offset;
 
@@ -48,10 +51,10 @@ const player = new Player($("left"), $("right"), {
 // What is on screen
 
 function show() {
-  const wanted = relabelling ?? (pairs.away ? null : pairs.first);
+  const wanted = earlier.pair ?? tour?.pair ?? (pairs.away ? null : pairs.first);
   document.body.classList.toggle("waiting", !wanted);
   $("waiting").hidden = Boolean(wanted);
-  for (const button of document.querySelectorAll(".answer")) button.disabled = !wanted;
+  for (const button of document.querySelectorAll(".answer")) button.disabled = !wanted || (tour && !tour.asks);
   $("stage").dataset.pair = wanted?.lease?.comparison_id ?? wanted?.row?.comparison_id ?? "";
   if (wanted && wanted !== shown) {
     shown = wanted;
@@ -62,7 +65,7 @@ function show() {
   } else if (!wanted) {
     shown = null;
     player.clear();
-    showWaiting();
+    showReason();
   }
   showMarks();
 }
@@ -70,42 +73,47 @@ function show() {
 /** Pairs that may be had: none where those that are left are for others. */
 const ready = () => (pairs.none ? 0 : status.ready);
 
-function showWaiting() {
-  const loading = pairs.list.length > 0 && !pairs.away;
-  const trouble = troubleText();
-  $("resume").hidden = !pairs.away;
-  $("waiting-title").textContent = pairs.away ? "Taking a break" : !trouble && (loading || !status || ready()) ? "One moment" : "No pair to show right now";
-  const idleMinutes = nobody ? IDLE_MINUTES : 0;
-  const reason = waitingWords(status, { away: pairs.away, idleMinutes, touch: TOUCH.matches, trouble, loading, none: pairs.none });
-  if ($("waiting-reason").textContent !== reason) $("waiting-reason").textContent = reason;
-  $("waiting-trainer").textContent = status?.trainer && !pairs.away ? `The run: ${status.trainer}` : "";
-}
+const showReason = () => showWaiting(status, {
+  away: pairs.away, idleMinutes: nobody ? IDLE_MINUTES : 0, touch: TOUCH.matches, none: pairs.none,
+  loading: pairs.list.length > 0 && !pairs.away, trouble: troubleText(), kept: outbox.items().length,
+});
 
-const showMarks = () => earlier.showMarks(relabelling?.row, shown?.flag, player.playing);
+const showMarks = () => drawMarks(earlier.pair?.row, shown?.flag, player.playing);
+
+/** Labels that the store has, and those that are on their way to it. */
+const labels = () => status.labels + outbox.items().filter(({ path, body }) => path === "/api/answer" && body.choice !== "incomparable").length;
 
 function showStatus() {
   if (!status) return;
-  const waiting = outbox.items().filter(({ path, body }) => path === "/api/answer" && body.choice !== "incomparable").length;
-  const labels = status.labels + waiting;
-  $("status").textContent = statusLine(status, { labels, paces, open: ready() + pairs.list.length });
+  $("status").textContent = statusLine(status, { labels: labels(), paces, open: ready() + pairs.list.length });
   $("start").hidden = !status.may_start;
   $("progress").hidden = !status.goal;
-  $("progress").value = status.goal ? Math.min(1, labels / status.goal) : 0;
+  $("progress").value = status.goal ? Math.min(1, labels() / status.goal) : 0;
   $("task").textContent = status.task ? `Which clip is better? ${status.task}` : "Which clip shows the better behaviour?";
   const idle = !shown || document.visibilityState !== "visible";
-  document.title = idle && ready() ? `(${ready()}) pairs ready` : "Which clip is better?";
+  document.title = pairs.away === "done" ? "Done, thank you" : idle && ready() ? `(${ready()}) pairs ready` : "Which clip is better?";
 }
 
 /** Returns why nothing gets through now; empty while all is well. */
 const troubleText = () => troubleWords(status, {
-  kept: outbox.items().length, lost, troubles: [outbox.trouble, lost, cut].filter(Boolean), pair: pairs.first,
+  kept: outbox.items().length, lost, troubles: [outbox.trouble, lost, cut].filter(Boolean), pair: pairs.first, over: pairs.away === "done",
 });
 
 function showBanner() {
   const trouble = troubleText(), text = trouble.startsWith(LOGGED_OUT) ? trouble : refusal || trouble;
   $("banner").hidden = !text;
   if ($("banner").textContent !== text) $("banner").textContent = text;
-  if (!shown) showWaiting();
+  if (!shown) showReason();
+}
+
+/** Whether all labels are there, or the run has ended: then nobody is asked any more, if anybody can be. */
+const isOver = () => Boolean(status) && ((status.goal && labels() >= status.goal) || (status.ended && (cut || !(ready() + pairs.list.length))));
+
+/** Stops asking once all is over, and goes on if it is not: an answer was taken back, or the run goes on. */
+function settle() {
+  const over = isOver();
+  if (over && pairs.away !== "done" && !tour) giveBack("done");
+  else if (!over && pairs.away === "done") goOn();
 }
 
 // What a person does
@@ -113,8 +121,12 @@ function showBanner() {
 function answer(choice) {
   const pair = shown, pressed = performance.now();
   if (!pair || pressed - shownClock < GUARD_MS) return;
+  if (tour) {
+    shownClock = pressed; // for a second press, which would be for the next card
+    return tour.answer(choice);
+  }
   pressedAt = pressed;
-  if (relabelling) return changeAnswer(choice);
+  if (earlier.pair) return earlier.change(choice);
   // The server's clock is known better with every message; how long somebody looked must not depend on that.
   const answeredAt = now(), seconds = (pressed - shownClock) / 1000;
   paces.push(seconds);
@@ -132,39 +144,17 @@ function answer(choice) {
   toast(`${SAID[choice]} – ${TOUCH.matches ? "Undo takes it back" : "U to undo"}`);
   outbox.add("/api/answer", body, pair.lease);
   tabs.tell({ answered: pair.lease.token });
-}
-
-function changeAnswer(choice) {
-  const { row, flag, note } = relabelling;
-  flash(choice);
-  const changed = choice !== row.choice || flag !== row.flag || note !== row.note;
-  if (changed) outbox.add("/api/edit", { client_id: randomId(), seq: row.seq, choice, flag, note });
-  toast(choice === row.choice ? (changed ? "Its note is changed" : "Left as it was") : `Changed from “${words(row.choice)}” to “${words(choice)}”`);
-  stopRelabelling();
-}
-
-async function relabel(row) {
-  try {
-    relabelling = await earlier.loadEarlier(row, outbox);
-  } catch (error) {
-    return toast(`That pair cannot be loaded now: ${error.message}`);
-  }
-  earlier.showEarlier(relabelling.row, stopRelabelling);
-  show();
-}
-
-function stopRelabelling() {
-  relabelling = null;
-  show();
+  settle();
 }
 
 let undoing = null; // one at a time
 function undo() {
+  if (tour) return tour.back();
   undoing ??= undoNewest().finally(() => (undoing = null));
 }
 
 async function undoNewest() {
-  if (relabelling) return stopRelabelling();
+  if (earlier.pair) return earlier.leave();
   const undone = await newest.takeBack();
   if (!undone) return;
   const { lease, marks } = undone;
@@ -179,7 +169,7 @@ async function undoNewest() {
 }
 
 async function skip() {
-  if (!shown || relabelling) return;
+  if (!shown || earlier.pair) return;
   const { token } = shown.lease;
   pairs.drop(token);
   show();
@@ -188,8 +178,8 @@ async function skip() {
   pairs.fill();
 }
 
-async function takeBreak() {
-  if (pairs.away) return goOn();
+function takeBreak() {
+  if (pairs.away) return pairs.away === "break" && goOn();
   nobody = false;
   leave();
 }
@@ -198,26 +188,37 @@ let nobody = false; // whether the break began by itself
 
 /** Takes a break, so that others get the pairs, and clips that nobody sees cost no time. */
 function nobodyIsHere() {
-  if (!shown) return;
+  if (!shown || tour) return;
   nobody = true;
   $("episode").pause();
   leave();
 }
 
 async function leave() {
-  relabelling = null;
-  pairs.away = true;
+  earlier.pair = null;
+  toast("");
+  await giveBack("break");
+}
+
+/** Gives all pairs back and claims none. */
+async function giveBack(why) {
+  pairs.away = why;
   const tokens = pairs.tokens();
   pairs.list = [];
   show();
-  toast("");
+  showStatus();
   if (tokens.length) await call("POST", "/api/release", { tokens: tokens.slice(0, 8) }).catch(() => {});
 }
 
 function goOn() {
-  pairs.away = false;
+  pairs.away = "";
   show();
   pairs.fill();
+}
+
+function showRound() {
+  pairs.away = "tour"; // so long others may have the pairs
+  tour = new Tour(me.labeller, { changed: show, over: () => { tour = null; goOn(); } });
 }
 
 async function flag() {
@@ -229,32 +230,19 @@ async function flag() {
   if (pair === shown && pair.flag) toast("Flagged: the note goes with your answer");
 }
 
-async function startTraining() {
-  if (!(await askStart(status))) return;
-  try {
-    takeStatus(await call("POST", "/api/start", {}));
-    toast("Training starts with the labels there are");
-  } catch (error) {
-    toast(`Training was not started: ${error.message}`);
-  }
-}
-
 const ACTIONS = {
   undo, skip, flag,
-  pause: () => { player.playing = !player.playing; if (player.clips) showFrame(player); showMarks(); },
-  back: () => { player.step(-1); showMarks(); },
-  forward: () => { player.step(1); showMarks(); },
-  slower: () => { changeSpeed(player, -1); toast(`Speed ${player.speed}×`); },
-  faster: () => { changeSpeed(player, 1); toast(`Speed ${player.speed}×`); },
+  ...filmControls(player, showMarks),
   replay: () => { player.replay(); replays += 1; showMarks(); },
   gallery: () => gallery.show(),
   quality: showQuality,
   help: () => showHelp(me.labeller, status, me.owner),
   break: takeBreak,
-  start: () => status?.may_start && startTraining(),
+  start: () => status?.may_start && startTraining(status, takeStatus),
 };
 
 function act(name) {
+  if (tour && !(name in SAID) && !tour.lets(name)) return toast("That is for after the tour");
   if (name in SAID) answer(name);
   else if (name === "pause" || name === "back" || name === "forward") player.clips && ACTIONS[name]();
   else ACTIONS[name]();
@@ -264,11 +252,12 @@ function onKey(event) {
   const name = anyOpen() || event.defaultPrevented ? null : keyAction(event); // prevented: it has closed a dialog
   // A button that has the keyboard would be pressed again and again while Enter is held down.
   if (event.repeat && event.target.tagName === "BUTTON") event.preventDefault();
-  if (event.key === "Escape" && relabelling && !anyOpen()) return stopRelabelling();
+  if (event.key === "Escape" && tour && !anyOpen()) return tour.end();
+  if (event.key === "Escape" && earlier.pair && !anyOpen()) return earlier.leave();
   if (!name) return;
   event.preventDefault();
   if (event.repeat && name !== "back" && name !== "forward") return;
-  if (pairs.away && !relabelling && name in SAID) return goOn();
+  if (pairs.away === "break" && !earlier.pair && name in SAID) return goOn();
   act(name);
 }
 
@@ -282,10 +271,7 @@ function listen() {
   $("resume").addEventListener("click", goOn);
   soundBox($("sound"));
   $("start").addEventListener("click", () => act("start"));
-  $("scrub").addEventListener("input", () => { player.seek(Number($("scrub").value)); showMarks(); });
-  $("scrub").addEventListener("pointerup", () => $("scrub").blur());
-  $("speed").addEventListener("change", () => { setSpeed(player, Number($("speed").value)); $("speed").blur(); });
-  $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn, told: (name) => tabs.begins(name) }));
+  $("rename").addEventListener("click", () => rename(me, { flush: () => outbox.flush(), leave, goOn, told: named }));
   $("invite").addEventListener("click", invite);
   answersOnClips($("stage"), $("swipe-label"), answer);
   addEventListener("pageshow", (event) => event.persisted && pairs.fill());
@@ -295,6 +281,12 @@ function listen() {
     if (document.visibilityState === "visible") pairs.fill();
   });
   addEventListener("pagehide", () => tabs.leave(pairs.tokens()));
+}
+
+/** The labeller goes by another name now. */
+function named(name) {
+  tabs.begins(name);
+  if (!tour) rememberTour(name);
 }
 
 function fromOtherTab({ answered, undone }) {
@@ -315,10 +307,11 @@ function takeStatus(next, mayClaim = true) {
   if (next.goal && next.labels >= next.goal) next.ready = 0; // nobody is asked any more
   const woken = next.ready > 0 && pairs.list.length === 0;
   if (woken && !pairs.away && status?.ready === 0) chime();
-  if (next.ready > status?.ready) pairs.none = false; // one of the new ones may be for us
+  if (mayClaim && next.ready > status?.ready) pairs.none = false; // one of the new ones may be for us
   status = next;
   reached();
   offset = next.now - Date.now() / 1000;
+  settle();
   showStatus();
   side.status(next);
   if (mayClaim && woken && document.visibilityState === "visible") pairs.fill();
@@ -332,6 +325,7 @@ function reached() {
 
 function unreached(error) {
   cut = error;
+  settle();
   showBanner();
 }
 
@@ -348,8 +342,6 @@ async function begin() {
   rememberedSpeed(player);
   me = await login((text) => ($("status").textContent = text));
   offset = me.now - Date.now() / 1000;
-  side = new Side(relabel);
-  gallery = new Gallery(relabel);
   outbox = new Outbox(me.run, me.labeller, {
     received(item, receipt) {
       reached();
@@ -358,6 +350,7 @@ async function begin() {
       if (item.path === "/api/edit") newest.seq = null;
       if (outbox.added > refusedAfter) refusal = ""; // they have gone on
       if (pairs.list.length < 4 || item.path === "/api/edit") pairs.fill();
+      if (pairs.away === "done") news.ask(); // how many labels there are now, which a claim would have said
       side.recent();
     },
     refused(item, error) {
@@ -384,9 +377,13 @@ async function begin() {
     },
   });
   newest = new Undo(outbox, pairs);
+  earlier = new Earlier(outbox, show);
+  side = new Side((row) => earlier.open(row));
+  gallery = new Gallery((row) => earlier.open(row));
   tabs = new Tabs(me, { heard: fromOtherTab, renamed: () => leave().then(() => location.reload()) });
   listen();
   watchIdle(IDLE_MINUTES, nobodyIsHere);
+  if (me.tour && !hadTour(me.labeller)) showRound();
   show();
   outbox.flush();
   news.follow();

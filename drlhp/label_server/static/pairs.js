@@ -13,7 +13,7 @@ export class Pairs {
     this.outbox = outbox;
     this.hooks = hooks;
     this.list = []; // {lease, clips: [left, right] or null, flag, note}
-    this.away = false; // on a break: nothing is claimed
+    this.away = ""; // why nothing is claimed: "break", "tour", or "done" when nobody is asked any more
     setInterval(() => document.visibilityState === "visible" && this.renew(), RENEW_MS);
   }
 
@@ -81,8 +81,8 @@ export class Pairs {
       if (same) this.list[0].lease = lease;
       else this.list.push({ lease, clips: null, flag: false, note: "", ...JSON.parse(store.get(this.marksOf(lease))) });
     }
-    this.hooks.status(status);
     this.none = leases.length === 0; // for me, whatever the status says: others may be given some
+    this.hooks.status(status);
     for (const pair of [...this.list]) await this.load(pair); // in order: the first is wanted first
     this.hooks.changed();
   }
