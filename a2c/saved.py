@@ -66,6 +66,7 @@ class PolicyCheckpoints:
                 "run_id": self.run_id,
                 "network": self.config.policy_network,
                 "algo": self.config.algo,
+                "all_frames": self.config.all_frames,
                 "updates": course.updates,
                 "weights": self.learner.policy.state_dict(),
                 "optimizer": self.learner.optimizer.state_dict(),
