@@ -144,7 +144,7 @@ def _misfit(read: Demonstrations, info: EnvInfo) -> str | None:
 
 def record(info: EnvInfo, policy: Policy, *, episodes: int, seed: int, deterministic: bool) -> Iterator[Demonstrations]:
     """Plays whole episodes, and yields each one when it ends."""
-    env = make_vec_env(info.env_id, 1, seed)
+    env = make_vec_env(info.env_id, 1, seed, all_frames=info.all_frames)
     try:
         for _ in range(episodes):
             observations, _ = env.reset()

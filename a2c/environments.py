@@ -45,6 +45,7 @@ def make_groups(
                 0 if i else min(n_shown, group.stop),
                 n_threads,
                 whole_games=config.whole_games,
+                all_frames=config.all_frames,
             )
         )
     return made

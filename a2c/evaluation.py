@@ -106,6 +106,7 @@ class Evaluator:
 
     def __init__(self, info: EnvInfo, config: PolicyConfig, seed: int, run_dir: Path) -> None:
         self.info, self.n_episodes, self.seed = info, config.eval_episodes, seed + SEED_OFFSET
+        self.all_frames = config.all_frames
         self.interval = round(config.eval_interval_million_timesteps * 1e6)
         # The newest evaluation may be ahead of the checkpoint that the run goes on from; it is not repeated either.
         self.evaluated_at = max((int(row["steps"]) for row in EVALUATIONS.read_to_go_on(run_dir)), default=-1)
@@ -128,7 +129,9 @@ class Evaluator:
         """
         n = self.n_episodes
         if self._env is None:
-            self._env = make_vec_env(self.info.env_id, 2 * n, self.seed, in_process=True, whole_games=True)
+            self._env = make_vec_env(
+                self.info.env_id, 2 * n, self.seed, in_process=True, whole_games=True, all_frames=self.all_frames
+            )
         # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)

@@ -72,8 +72,14 @@ class Follower:
     def begin(self, seed: int) -> None:
         """Starts this process's environments; environment i of the rollout has the seed `seed + i`."""
         n_envs = self.mine.stop - self.mine.start
-        first, whole_games = seed + self.mine.start, self.config.whole_games
-        env = make_vec_env(self.spec.env_id, n_envs, first, n_threads=1, whole_games=whole_games)
+        env = make_vec_env(
+            self.spec.env_id,
+            n_envs,
+            seed + self.mine.start,
+            n_threads=1,
+            whole_games=self.config.whole_games,
+            all_frames=self.config.all_frames,
+        )
         if self.config.algo == "a2c":
             self.shared.policy.keep(self.config.n_steps, n_envs)
         self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)

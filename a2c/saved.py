@@ -66,6 +66,7 @@ class PolicyCheckpoints:
                 "run_id": self.run_id,
                 "network": self.config.policy_network,
                 "algo": self.config.algo,
+                "all_frames": self.config.all_frames,
                 "updates": course.updates,
                 "weights": self.learner.policy.state_dict(),
                 "optimizer": self.learner.optimizer.state_dict(),
@@ -86,7 +87,10 @@ class PolicyCheckpoints:
             path = checkpoint.find(Path(self.config.load_policy_ckpt_dir), "policy")
         else:
             return Course()
-        state = checkpoint.load(path, kind="policy", env_id=self.env_id)
+        return self.take(checkpoint.load(path, kind="policy", env_id=self.env_id), path)
+
+    def take(self, state: dict[str, Any], path: Path) -> Course:
+        """Goes on from the checkpoint of `path`, which is loaded; raises CheckpointError if it does not fit."""
         with checkpoint.entries(path):
             if state["network"] != self.config.policy_network:
                 raise ValueError(f"a network {state['network']}, not {self.config.policy_network}")
@@ -104,7 +108,7 @@ class PolicyCheckpoints:
         if state["algo"] not in get_args(Algo):
             raise ValueError(f"an algorithm {state['algo']}")
         if state["algo"] == self.config.algo:  # the averages of another algorithm's optimiser mean something else
-            learner.optimizer.load_state_dict(state["optimizer"])
+            checkpoint.fill_optimizer(learner.optimizer, state["optimizer"])
         torch.set_rng_state(state["random"])
         if "value_units" in state:  # older checkpoints have none
             learner.units.load(state["value_units"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,8 @@ class Agent:
         folder = whole.parent.parent if whole.parent.name == "policy" else path.parent
         state = checkpoint.load(path, kind="policy", env_id=checkpoint.read(path)["env_id"])
         info = env_info(state["env_id"])
+        if info.all_frames is not None:  # a choice that older policies did not have
+            info = replace(info, all_frames=bool(state.get("all_frames", False)))
         with checkpoint.entries(path):
             policy = Policy(info, state["network"])
             checkpoint.fill(policy, state["weights"], path)

@@ -20,6 +20,7 @@ from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
+from pref_db import store_path
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
@@ -27,7 +28,7 @@ from reward_predictor import PredictorConfig
 FIXED = (
     # They describe what the run's folder holds: its networks' weights and its clips.
     *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
-    *("clip_steps", "load_prefs_dir"),
+    *("clip_steps", "load_prefs_dir", "all_frames"),
     # They say what the run began with.
     *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
     *("explore_million_timesteps", "n_initial_rounds"),
@@ -173,11 +174,14 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         values |= ALGORITHMS_DEFAULTS[algo]
     elif info.kind == "vector" and first.policy.million_timesteps != PolicyConfig().million_timesteps:
         values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # so that it reaches 0 at the end
+    if first.prefs.load_prefs_dir:
+        values |= _seen_by(store_path(Path(first.prefs.load_prefs_dir)).parent)
     if first.policy.load_policy_ckpt_dir:
         place = Path(first.policy.load_policy_ckpt_dir)
         state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
         with checkpoint.entries(place):
             values["policy_network"] = state["network"]
+            values["all_frames"] = bool(state.get("all_frames", False))  # which older policies did not have
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -189,6 +193,8 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
             )
         with checkpoint.entries(path):
             values |= state["config"]
+        if not first.policy.load_policy_ckpt_dir:
+            values |= _seen_by(path.parent.parent)
         # A loaded predictor needs no labels, so people are asked only if --max_prefs says for how many.
         values["n_initial_prefs"] = 0
         values["gather_prefs"] = "max_prefs" in named
@@ -202,6 +208,16 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         predictor=PredictorConfig(**_of(PredictorConfig, values)),
         policy=PolicyConfig(**_of(PolicyConfig, values)),
     )
+
+
+def _seen_by(folder: Path) -> dict[str, bool]:
+    """Returns which frames the networks and clips of a run were made with, by flag; nothing if the folder is no run's.
+
+    Raises UserError if its config.json is damaged.
+    """
+    if not (folder / "config.json").exists():
+        return {}
+    return {"all_frames": bool(read_config(folder)["policy"].get("all_frames", False))}
 
 
 def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:

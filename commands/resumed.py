@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,19 +37,25 @@ def check_resumed(config: RunConfig) -> None:
     run_id = read_run_id(folder)
     for table in (PROGRESS, EVALUATIONS):
         table.read_to_go_on(folder)
-    states = {part: _own_checkpoint(folder, part, config.env_id, run_id) for part in PARTS}
+    policy, predictor = (_own_checkpoint(folder, part, config.env_id, run_id) for part in PARTS)
     with torch.random.fork_rng(devices=[]):  # each checkpoint holds a state of it
-        _try_checkpoints(config, states)
+        _try_checkpoints(config, policy, predictor)
     if config.uses_preferences:
-        predictor = states["reward_predictor"]
-        n_labels = _check_store(config, folder, run_id, answers_seen(folder))
+        n_labels = _check_store(config, folder, run_id, _answers_seen(folder, predictor))
         too_few = n_labels is not None and n_labels < 2 and predictor is None
         if too_few and not gathers(config) and config.mode != "gather_initial_prefs":
             store = folder / "prefs.db"
             raise UserError(f"{store} holds {n_labels} labels, too few to learn from; leave out --no_gather_prefs.")
 
 
-def _own_checkpoint(folder: Path, part: str, env_id: str, run_id: str) -> dict[str, Any] | None:
+class Loaded(NamedTuple):
+    """A checkpoint, and where it lies."""
+
+    state: dict[str, Any]
+    path: Path
+
+
+def _own_checkpoint(folder: Path, part: str, env_id: str, run_id: str) -> Loaded | None:
     """Returns the newest checkpoint of a part of the run; None if there is none.
 
     Raises CheckpointError if it cannot be used, or another run wrote it.
@@ -62,16 +68,16 @@ def _own_checkpoint(folder: Path, part: str, env_id: str, run_id: str) -> dict[s
         raise checkpoint.CheckpointError(
             f"{path} was written by another run; move it away, or start a new run from it (--load_{part}_ckpt_dir)."
         )
-    return state
+    return Loaded(state, path)
 
 
-def _try_checkpoints(config: RunConfig, states: dict[str, dict[str, Any] | None]) -> None:
+def _try_checkpoints(config: RunConfig, policy: Loaded | None, predictor: Loaded | None) -> None:
     """Raises CheckpointError if the parts of the run could not go on from these checkpoints, which are its newest."""
     folder, info = config.run_path(), env_info(config.env_id)
-    if states["policy"] is not None:
+    if policy is not None:
         learner = Learner(info, config.policy, new_policy(info, config.policy, CPU))
-        PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, None).load(resume=True)
-    if states["reward_predictor"] is not None:
+        PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, None).take(*policy)
+    if predictor is not None:
         inputs = PredictorInputs.of(info)
         spec = TrainerSpec(
             inputs=inputs,
@@ -85,17 +91,22 @@ def _try_checkpoints(config: RunConfig, states: dict[str, dict[str, Any] | None]
             resume=True,
         )
         trainer = RewardLearner(inputs, config.predictor, np.random.default_rng(0))
-        checkpoints = Checkpoints(spec, trainer, Pretraining(config.predictor.n_initial_epochs, None, freeze=True))
-        checkpoints.load(checkpoint.find(checkpoints.folder, "reward_predictor"))
+        pretraining = Pretraining(config.predictor.n_initial_epochs, None, freeze=True)
+        Checkpoints(spec, trainer, pretraining).take(*predictor)
 
 
 def answers_seen(folder: Path) -> int:
     """Returns the number of an answer that the store must have: the trainer had read it, or the run had counted it."""
-    counted = [as_number(row.get("labels", "")) for row in PROGRESS.read(folder)]
-    in_checkpoint = 0
+    predictor = None
     if checkpoint.list_checkpoints(folder / "reward_predictor"):
-        state = checkpoint.read(checkpoint.find(folder, "reward_predictor"))
-        in_checkpoint = state.get("newest_seq", 0)  # older ones have none
+        path = checkpoint.find(folder, "reward_predictor")
+        predictor = Loaded(checkpoint.read(path), path)
+    return _answers_seen(folder, predictor)
+
+
+def _answers_seen(folder: Path, predictor: Loaded | None) -> int:
+    counted = [as_number(row.get("labels", "")) for row in PROGRESS.read(folder)]
+    in_checkpoint = predictor.state.get("newest_seq", 0) if predictor else 0  # older ones have none
     return max([in_checkpoint, *(int(n) for n in counted if 0 < n < 2**53)])  # NaN is not
 
 

@@ -24,6 +24,7 @@ def validate(config: RunConfig) -> None:
         _check_clips,
         _check_algorithm,
         _check_first_episodes,
+        _check_frames,
         _check_policy_network,
         _check_start,
     ):
@@ -122,6 +123,11 @@ def _check_algorithm(config: RunConfig) -> None:
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if policy.algo == "trpo" and env_info(config.env_id).kind == "pixels":
         raise UserError(f"--algo trpo learns from vectors, and {config.env_id} shows pixels; give --algo ppo.")
+
+
+def _check_frames(config: RunConfig) -> None:
+    if config.policy.all_frames and env_info(config.env_id).all_frames is None:
+        raise UserError(f"--all_frames is about Atari's frames, and {config.env_id} has none; leave it out.")
 
 
 def _check_first_episodes(config: RunConfig) -> None:

@@ -30,6 +30,7 @@ FORMAT = 1  # of what the parts keep; a snapshot of another format is not restor
 MAY_CHANGE = {
     *("million_timesteps", "lr_zero_million_timesteps", "max_prefs", "log_interval"),
     *("policy_ckpt_interval", "reward_predictor_ckpt_interval", "eval_interval_million_timesteps", "eval_episodes"),
+    "all_frames",  # No flag changes it in a resumed run, and older snapshots lack it.
 }
 
 

@@ -180,7 +180,7 @@ def film(agent: Agent, config: WatchConfig, side: str = "") -> Generator[Scene]:
         side: the agent's side of the window, for the printed line.
     """
     torch.manual_seed(config.seed)
-    env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1)
+    env = make_vec_env(agent.info.env_id, 1, config.seed, n_watched=1, all_frames=agent.info.all_frames)
     try:
         for episode in range(1, config.episodes + 1):
             true: list[float] = []

@@ -40,12 +40,14 @@ def make_vec_env(
     n_threads: int = 0,
     in_process: bool = False,
     whole_games: bool = False,
+    all_frames: bool | None = None,
 ) -> PreferenceVecEnv:
     """Makes `n_envs` environments; people can watch the first `n_watched`.
 
     `n_threads` is the number of threads that Atari's emulators share (0: ale-py's choice). With `in_process` no
     environment has a worker process of its own, which suits environments that are seldom used. With `whole_games`
-    Atari's games go on to their end even if training cuts them (Enduro).
+    Atari's games go on to their end even if training cuts them (Enduro). `all_frames` is whether the networks see all
+    frames of an agent step of Atari's, not only the last two; by default the game decides (`EnvInfo.all_frames`).
     Raises EnvError for an id that cannot be used or watched.
     """
     info = env_info(env_id)
@@ -56,6 +58,8 @@ def make_vec_env(
     if is_atari(find_spec(env_id)):
         if whole_games:
             info = replace(info, max_episode_frames=atari_kwargs(find_spec(env_id))["max_num_frames_per_episode"])
+        if all_frames is not None:
+            info = replace(info, all_frames=all_frames)
         return AtariPreferenceVecEnv(info, n_envs, seed, n_watched, n_threads)
     if is_body(find_spec(env_id)):
         return GymnasiumBodiesVecEnv(info, n_envs, seed, n_watched)

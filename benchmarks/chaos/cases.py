@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import run
 from benchmarks import ROOT
+from benchmarks.chaos.preloaded import Preloaded
 from drlhp.runtime.machine import n_cores
 
 MARK = "CHAOS_CASE"  # environment variable by which the processes of a case are found, whoever their parent is now
@@ -244,10 +245,18 @@ def called(*words: str, main: Callable[[list[str]], int] = run.main) -> Ended:
 
 
 class Command:
-    """A command of run.py in a process of its own, which prints to a file."""
+    """A command of run.py in a process of its own, which prints to a file.
 
-    def __init__(self, *words: str, cwd: Path) -> None:
+    Args:
+        preloaded: it need not import the program, which takes most of the time of a short command.
+    """
+
+    def __init__(self, *words: str, cwd: Path, preloaded: bool = False) -> None:
         self.path = cwd / f"output-{uuid.uuid4().hex}"
+        self.process: subprocess.Popen[bytes] | Preloaded
+        if preloaded:
+            self.process = Preloaded(words, self.path, cwd)
+            return
         # Surrogates in a word stand for bytes that are no UTF-8.
         line = [os.fsencode(word) for word in (sys.executable, str(ROOT / "run.py"), *words)]
         environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}

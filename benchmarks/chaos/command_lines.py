@@ -27,6 +27,8 @@ from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
 LINES = 100  # of a case of the parser
+RUN_SECONDS = 30.0  # before a run is stopped
+FRESH = 10  # of so many lines of the real command, one has an interpreter of its own
 ENVIRONMENTS = ("MovingDotNoFrameskip-v0", "CartPole-v1", "PongNoFrameskip-v4", "Hopper", "Nonsense-v7", "dot")
 TINY = (
     *("--n_envs", "2", "--n_initial_prefs", "4", "--max_prefs", "6", "--max_segs", "8", "--n_initial_epochs", "1"),
@@ -132,13 +134,17 @@ def read_by_parser(words: list[str]) -> Ended:
 
 
 def real(number: int, notes: Notes) -> None:
-    """Types one line at the real command; a run that its line starts is stopped after a while, like with Ctrl-C."""
+    """Types one line at the real command; a run that its line starts is stopped after a while, like with Ctrl-C.
+
+    One of ten lines has an interpreter of its own; the others are in processes that have imported the program.
+    """
     words = line(notes.rng, most=3)
     words = [word.replace("\0", "") for word in words]
     notes.count("lines through the real command")
-    began = time.monotonic()
-    command = Command(*words, cwd=notes.folder)
-    if not command.wait(60):
+    began, preloaded = time.monotonic(), number % FRESH > 0
+    notes.count("lines to an interpreter of their own", int(not preloaded))
+    command = Command(*words, cwd=notes.folder, preloaded=preloaded)
+    if not command.wait(RUN_SECONDS):
         notes.count("commands stopped with SIGINT, as by Ctrl-C")
         command.process.send_signal(signal.SIGINT)
     if wrong := complaint(command.ended(), 0, 130):

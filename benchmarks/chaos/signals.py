@@ -1,5 +1,8 @@
 """Signals to the processes of runs, in every phase: one is stopped and goes on, and then one is killed; then a resume.
 
+A stop with its continuation counts as one blow, and a kill as another, so that there are as many kills as stops. The
+phases take turns, and the processes are drawn.
+
 No label may be lost or used twice, no process may be left, no traceback be printed, and every resumed run may finish.
 """
 
@@ -14,8 +17,8 @@ from benchmarks.chaos.cases import LEAVE_SECONDS, Command, Ended, Notes, all_end
 from benchmarks.chaos.runs import NAME, check_end, check_labels
 from tests.support.commands import answers, policy_steps, progress
 
-KILLS = 4  # of a case, before each of which a process is stopped and goes on: three signals each
-SIGNALS = 3 * KILLS
+KILLS = 4  # of a case, each before a resume
+BLOWS = 2 * KILLS  # before each kill a process is stopped and goes on
 ENVIRONMENTS = ("MovingDotNoFrameskip-v0", "CartPole-v1", "PongNoFrameskip-v4")
 PHASES = ("starting", "asking", "learning", "training")
 GOAL = 30
@@ -34,10 +37,12 @@ TO_MAIN = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Life:
     """One start or resume of a run, up to its death."""
 
-    def __init__(self, words: list[str], notes: Notes) -> None:
+    def __init__(self, words: list[str], notes: Notes, phase: str) -> None:
         self.folder, self.notes = Path(NAME), notes
         self.rows = self._rows()
-        self.command = Command(*words, cwd=notes.folder)
+        notes.count("resumes", int(words[0] == "--resume"))
+        # A life that is to end while it starts does all its imports.
+        self.command = Command(*words, cwd=notes.folder, preloaded=phase != "starting")
         self.main = self.command.process.pid
 
     def _rows(self) -> int:
@@ -65,7 +70,9 @@ class Life:
 
     def victims(self) -> dict[int, str]:
         """Returns this life's processes by their ids."""
-        return {pid: "main" if pid == self.main else name for pid, name in processes().items()}
+        # A preloaded main process does not have the mark, by which the others are found.
+        alive = {self.main: "main"} if self.command.process.poll() is None else {}
+        return {pid: name for pid, name in processes().items() if pid != self.main} | alive
 
     def choose(self) -> tuple[int, str]:
         """Draws a process of the run: first what it is, so that one of many alike is not the likeliest."""
@@ -80,12 +87,16 @@ class Life:
             time.sleep(self.notes.rng.uniform(0.1, 1.0))
             self.send(pid, signal.SIGCONT)
             self.notes.count(f"stopped and continued: {name}")
+            self.notes.count("stopped and continued")
+            self.notes.count("blows")
 
     def kill(self, phase: str) -> str:
         """Kills a process; returns what was done."""
         pid, name = self.choose()
         number = self.notes.rng.choice(TO_MAIN) if name == "main" else signal.SIGKILL
-        self.send(pid, number)
+        if self.send(pid, number):
+            self.notes.count("killed")
+            self.notes.count("blows")
         self.notes.count(f"{number.name} to {name} while {phase}")
         return f"{number.name} to {name} while {phase}"
 
@@ -115,9 +126,9 @@ def signals(number: int, notes: Notes, kills: int = KILLS) -> None:
     environment = ENVIRONMENTS[number % len(ENVIRONMENTS)]
     words = ["train_policy_with_preferences", environment, *FLAGS, "--run_name", NAME, "--log_dir", "."]
     folder, fresh, did = Path(NAME), words, "the start"
-    for _ in range(kills):
-        life = Life([*words, "--million_timesteps", ENDLESS] if words is fresh else words, notes)
-        phase = notes.rng.choice(PHASES)
+    for i in range(kills):
+        phase = PHASES[(number + i) % len(PHASES)]
+        life = Life([*words, "--million_timesteps", ENDLESS] if words is fresh else words, notes, phase)
         if life.reach(phase):
             life.stop_and_continue()
         reached = life.phase()
@@ -142,9 +153,10 @@ def finish(words: list[str], folder: Path, notes: Notes, did: str) -> None:
     """Resumes a run for the last time, and lets it finish."""
     steps = str((policy_steps(folder) + STEPS_TO_END) / 1e6)
     before = answers(folder) if (folder / "prefs.db").exists() else []
-    command = Command(*words, "--million_timesteps", steps, cwd=notes.folder)
+    command = Command(*words, "--million_timesteps", steps, cwd=notes.folder, preloaded=True)
     ended = command.ended(240)
     did = f"the last {words[0]}, after {did}"
+    notes.count("resumes", int(words[0] == "--resume"))
     notes.count("runs to the end")
     if wrong := complaint(ended):
         notes.found(did, wrong)

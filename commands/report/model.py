@@ -223,10 +223,10 @@ def played_episode(run: Run) -> EpisodePlayed:
     torch.manual_seed(EPISODE_SEED)
     no_frames = ""
     try:
-        env = make_vec_env(run.env_id, 1, EPISODE_SEED, n_watched=1)
+        env = make_vec_env(run.env_id, 1, EPISODE_SEED, n_watched=1, all_frames=agent.info.all_frames)
     except EnvError as error:  # the environment cannot be drawn here
         no_frames = str(error)
-        env = make_vec_env(run.env_id, 1, EPISODE_SEED)
+        env = make_vec_env(run.env_id, 1, EPISODE_SEED, all_frames=agent.info.all_frames)
     true: list[float] = []
     predicted: list[float] = []
     pictures: dict[int, np.ndarray] = {}

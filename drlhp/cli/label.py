@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from drlhp.cli.arguments import read_arguments
 from drlhp.cli.program import program
 from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Comparison
-from drlhp.errors import DamagedError, UserError
+from drlhp.data.segment import Segment
+from drlhp.errors import DamagedError, PrefDBError, UserError
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
 from drlhp.labelling.answers import LABELLER, MAX_NICKNAME, check_labeller
@@ -202,6 +204,13 @@ def teacher_of(config: LabelConfig) -> SyntheticTeacher | None:
     return synthetic_teacher(config.teacher, np.random.default_rng(config.seed))
 
 
+def whole_segments(db: PrefDB) -> Iterator[Segment]:
+    """Yields the segments that are not damaged, oldest first, one in memory at a time."""
+    for segment_id in db.segment_ids():
+        with contextlib.suppress(DamagedError):
+            yield db.segment(segment_id)
+
+
 def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool) -> None:
     """Raises UserError if no pair can be shown, or if the teacher would call all segments equal.
 
@@ -215,16 +224,18 @@ def check_segments(db: PrefDB, teacher: SyntheticTeacher | None, *, beside: bool
             f"{db.path} holds {len(ids)} segments, too few to compare; gather some with "
             f"gather_initial_prefs {db.env_id} --no_gather_prefs."
         )
+    first = next(whole_segments(db), None)
+    if first is None:
+        raise PrefDBError(f"{db.path} is damaged: no segment of it can be read; restore it from a copy.")
     if teacher is not None:
         # All true rewards are 0 if an import did not know them, or if the environment has none.
-        if teacher.rewards is true_rewards and not any(segment.rewards.any() for segment in db.segments()):
+        if teacher.rewards is true_rewards and not any(segment.rewards.any() for segment in whole_segments(db)):
             raise UserError(
                 f"{db.path} holds no true reward but 0 so far, by which --teacher {teacher.name} would call all equal; "
                 "give a function, module:function, or label by hand."
             )
         return
-    segment = db.segment(ids[0])
-    if segment.view is None and not segment.is_pixels:
+    if first.view is None and not first.is_pixels:
         raise UserError(
             f"{db.path} holds no pictures, for its observations are vectors; gather segments with pictures with "
             f"gather_initial_prefs {db.env_id} --no_gather_prefs."

@@ -167,3 +167,16 @@ def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
         raise CheckpointError(
             f"{path} holds another network than the flags describe; use those it was trained with."
         ) from error
+
+
+def fill_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads what an optimiser has seen of the gradients.
+
+    Raises what `entries` takes for damage if it was another network's.
+    """
+    optimizer.load_state_dict(state)
+    for weights, seen in optimizer.state.items():
+        for name, values in seen.items():
+            expected = torch.Size() if name == "step" else weights.shape
+            if torch.as_tensor(values).shape != expected:
+                raise ValueError(f"the optimiser's {name} does not fit the weights")

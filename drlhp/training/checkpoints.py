@@ -78,7 +78,10 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be used.
         """
-        state: dict[str, Any] = checkpoint.load(path, kind=PART, env_id=self.spec.env_id)
+        return self.take(checkpoint.load(path, kind=PART, env_id=self.spec.env_id), path)
+
+    def take(self, state: dict[str, Any], path: Path) -> bool:
+        """Does what `load` does with the checkpoint of `path`, which is loaded."""
         with checkpoint.entries(path):
             check(replace(self.spec.config, **state["config"]))
             self.learner.take(state["weights"], path)

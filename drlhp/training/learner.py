@@ -164,7 +164,7 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint of this run, whose weights are loaded, with the settings of this start."""
         settings = {name: self.optimizer.param_groups[0][name] for name in ("lr", "weight_decay")}
-        self.optimizer.load_state_dict(state["optimizer"])
+        checkpoint.fill_optimizer(self.optimizer, state["optimizer"])
         self.optimizer.param_groups[0].update(settings)
         if "l2" in state:  # older checkpoints have none
             self.bag_losses.load_state_dict(state["bag_losses"])

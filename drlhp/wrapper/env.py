@@ -22,6 +22,7 @@ from drlhp.wrapper.description import EnvDescription
 from drlhp.wrapper.intake import PREDICTED_REWARD, TRUE_REWARD, Intake, as_numpy, in_kind_of, with_rewards
 from drlhp.wrapper.settings import Settings
 from drlhp.wrapper.spaces import one_by_one
+from drlhp.wrapper.start import telling
 
 
 class HumanPreferencesEnvWrapper(
@@ -52,6 +53,8 @@ class HumanPreferencesEnvWrapper(
             render_mode=getattr(env, "render_mode", None),
         )
         self._start(settings, description)
+        if self.system.refusal is not None:
+            self.observation_space = telling(env.observation_space)
         self._intake = Intake(description.env_id, 1, vector=False)
         self._autoreset = Autoreset(AutoresetMode.NEXT_STEP if _has_autoreset(env) else None, 1)
 

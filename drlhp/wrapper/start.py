@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import multiprocessing
 import os
@@ -11,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import gymnasium
 
 from drlhp.errors import UserError, WorkerError
 from drlhp.label_server.config import PageConfig
@@ -36,6 +39,10 @@ from drlhp.wrapper.spaces import ActionEncoder
 from pref_db import PrefDB, merge
 from pref_interface import InterfaceSpec, run_interface, teacher_of
 
+IN_WORKER = (
+    "a worker of a vector environment cannot start processes: wrap the vector environment as a whole "
+    "(HumanPreferencesVectorEnv, HumanPreferencesSB3VecEnv)."
+)
 SEGMENTS_LOOKED_AT = 100  # of loaded preferences, to see whether they come from this environment
 Ui = Literal["window", "web"]
 Spec = TypeVar("Spec", InterfaceSpec, TrainerSpec)
@@ -110,10 +117,21 @@ def check_process(mp_context: str) -> None:
             "the standard input: put it in a file, or set mp_context='fork'."
         )
     if process.daemon:
-        raise WorkerError(
-            "a worker of a vector environment cannot start processes: wrap the vector environment as a whole "
-            "(HumanPreferencesVectorEnv, HumanPreferencesSB3VecEnv)."
-        )
+        raise WorkerError(IN_WORKER)
+
+
+def telling(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Returns the same space, of which a process that it is sent to gets the sentence about workers as an error.
+
+    Stable-Baselines3 asks its first worker for its spaces, and tells its caller nothing of what a worker raises.
+    """
+    told = copy.copy(space)
+    told.__class__ = type(type(space).__name__, (type(space),), {"__reduce__": lambda _: (_refuse, ())})
+    return told
+
+
+def _refuse() -> None:
+    raise WorkerError(IN_WORKER)
 
 
 def chosen_ui(settings: Settings) -> Ui:

@@ -75,7 +75,8 @@ class PreferenceSystem:
         self.predicted = PredictedRewards(in_thread=self.info.kind == "pixels")
         self.background: BackgroundProcesses | None = None
         # It is raised later, because AsyncVectorEnv tells its caller what `reset` raises in a worker, and nothing else.
-        self._refusal: WorkerError | None = None
+        # Stable-Baselines3 tells nothing at all, and has `telling`.
+        self.refusal: WorkerError | None = None
         self._start(FirstPredictor.build(settings, self.info, self.observations, self.actions, pretrained))
         channels = self.background and self.background.channels
         self.collection = SegmentCollection(settings, self.info, n_watched or env.n_envs, channels)
@@ -111,7 +112,7 @@ class PreferenceSystem:
             try:
                 self.background = start_processes(self.settings, self.info, self.actions, first)
             except WorkerError as error:
-                self._refusal = error
+                self.refusal = error
                 return
             if self.background.board is not None:
                 self.predicted.follow(PredictorCopy(first.predictor, self.background.board))
@@ -192,8 +193,8 @@ class PreferenceSystem:
 
         Raises ChildError if a background process has died, or UserError if it could not start; all is closed then.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         if self.background is None:
             return
         self.predicted.wait()
@@ -211,8 +212,8 @@ class PreferenceSystem:
 
     def check_open(self) -> None:
         """Raises UserError after `close`, and in a process that cannot start others."""
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         if self.closed:
             raise UserError(
                 "the wrapper was closed: make a new one, which continues with the stored preferences and weights if "

@@ -52,6 +52,31 @@ def test_when_the_run_beside_has_ended_what_it_left_is_asked(tmp_path: Path, mon
         assert looks >= 3 and db.n_answers() == 3
 
 
+@pytest.mark.parametrize("damaged", [1, 3])
+def test_segments_that_cannot_be_read_are_passed_over(tmp_path: Path, damaged: int) -> None:
+    """Also the very first one, by which it is checked whether the store can be labelled at all."""
+    with contextlib.closing(store(tmp_path, [small(seed) for seed in range(4)])) as db:
+        bad = db.segment_ids()[:damaged]
+        with db.transaction() as connection:
+            connection.executemany("UPDATE segment SET arrays = x'00' WHERE id = ?", [(name,) for name in bad])
+    lend_environments()
+    here(None, "label", str(tmp_path), "--teacher", "oracle")
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
+        asked = [ids for answer in db.answers() for ids in (answer.a, answer.b)]
+        whole = 4 - damaged
+        assert db.n_answers() == whole * (whole - 1) // 2 and not set(asked) & set(bad)
+
+
+def test_a_store_without_a_segment_that_can_be_read_is_told(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(store(tmp_path, [small(seed) for seed in range(2)])) as db,
+        db.transaction() as connection,
+    ):
+        connection.execute("UPDATE segment SET arrays = x'00'")
+    with pytest.raises(UserError, match="no segment of it can be read; restore it from a copy"):
+        label_command([str(tmp_path), "--teacher", "oracle"])
+
+
 def test_the_goal_of_a_run_that_has_ended_holds_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label, "LOOK_SECONDS", 0.0)
     with contextlib.closing(store(tmp_path, [small(seed) for seed in range(3)])) as db:

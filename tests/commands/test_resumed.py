@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from commands.flags import parse
+from commands.resumed import check_resumed
 from commands.run_folder import read_run_id
 from drlhp.runtime import checkpoint
 from envs import env_info
@@ -111,9 +113,25 @@ def not_finite(part: str) -> Callable[[Path], None]:
     return changed
 
 
+def of_another_network(part: str) -> Callable[[Path], None]:
+    """Gives an average of the newest optimiser another shape than that of its weights."""
+
+    def changed(run: Path) -> None:
+        path = checkpoint.find(run, part)
+        state = torch.load(path, weights_only=True)
+        averages = next(iter(state["optimizer"]["state"].values()))
+        name = next(name for name in averages if name != "step")
+        averages[name] = torch.zeros(3, 3)
+        torch.save(state, path)
+
+    return changed
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
+        (of_another_network("policy"), "does not fit the weights"),
+        (of_another_network("reward_predictor"), "does not fit the weights"),
         (change("policy", "weights", None), "no weights in it"),
         (change("policy", "network", None), "no network in it"),
         (change("policy", "optimizer", {}), "is damaged"),
@@ -133,6 +151,13 @@ def test_damage_is_found_before_a_run_goes_on(run: Path, damage: Callable[[Path]
     before = (run / "log.txt").read_bytes()
     assert expected in refused(run.parent, "--resume", str(run))
     assert (run / "log.txt").read_bytes() == before
+
+
+def test_each_checkpoint_is_read_once_before_a_run_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, places = checkpoint.read, list[Path]()
+    monkeypatch.setattr(checkpoint, "read", lambda path: (places.append(path), read(path))[1])
+    check_resumed(parse(["--resume", str(run)]))
+    assert [place.parent.name for place in places] == ["policy", "reward_predictor"]
 
 
 def test_a_policy_that_cannot_be_watched_cannot_be_resumed(run: Path) -> None:

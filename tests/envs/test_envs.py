@@ -1,5 +1,6 @@
 """The environments: preprocessing, moving dot, real Atari ROMs, and Gymnasium's own environments."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.spaces import Box, Discrete
 
+from benchmarks.learning.flicker import chosen
 from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, task_of
 from envs.bodies import TASKS
 from envs.moving_dot import CENTRE, MovingDotEnv
@@ -22,6 +24,7 @@ from envs.preprocessing import PixelPreprocessing, area_resize
 from envs.registry import MOVING_DOT_ID
 from envs.table import MOVING_DOT
 from envs.tasks import SENTENCES
+from tests.support import ROOT
 
 PAPER_GAMES = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 
@@ -284,13 +287,13 @@ def test_atari_watched_frames_follow_the_game() -> None:
 
 
 def test_people_see_what_atari_draws_in_any_frame_of_a_step() -> None:
-    """Pacman draws each ghost in one frame of four, and two were never seen. The networks see two frames, as ever."""
+    """Pacman draws each ghost in one frame of four, and two were never seen. The networks may see two frames."""
     options = {"repeat_action_probability": 0.25, "num_threads": 1, "reward_clipping": False}
     raw = {"frameskip": 1, "maxpool": False, "stack_num": 1, "grayscale": False, "img_height": 210, "img_width": 160}
     frames = AtariVectorEnv("pacman", 1, **options, **raw)  # type: ignore[arg-type]
     networks = AtariVectorEnv("pacman", 1, **options)  # type: ignore[arg-type]
     rng, hidden = np.random.default_rng(0), 0
-    with closing(make_vec_env("ALE/Pacman-v5", 2, seed=3, n_watched=2, n_threads=1)) as env:
+    with closing(make_vec_env("ALE/Pacman-v5", 2, seed=3, n_watched=2, n_threads=1, all_frames=False)) as env:
         seen = env.reset()[0]
         frames.reset(seed=4)
         np.testing.assert_array_equal(networks.reset(seed=4)[0][0], seen[1])
@@ -304,11 +307,41 @@ def test_people_see_what_atari_draws_in_any_frame_of_a_step() -> None:
     assert hidden > 20
 
 
+def test_networks_see_all_ghosts_of_pacman_unless_asked_otherwise() -> None:
+    rng, missed = np.random.default_rng(0), np.zeros(2, int)
+    with (
+        closing(make_vec_env("ALE/Pacman-v5", 1, seed=3, n_watched=1, n_threads=1)) as whole,
+        closing(make_vec_env("ALE/Pacman-v5", 1, seed=3, n_watched=1, n_threads=1, all_frames=False)) as two,
+    ):
+        whole.reset()
+        two.reset()
+        for _ in range(100):
+            actions = rng.integers(5, size=1)
+            picture, usual = (env.step(actions)[0][0, -1].astype(int) for env in (whole, two))
+            np.testing.assert_array_equal(whole.watch(), two.watch())
+            assert (picture >= usual).all()
+            shown = area_resize((whole.watch()[0] @ [0.299, 0.587, 0.114]).round().astype(np.uint8), 84, 84)
+            # A ghost has more cells than those that differ because people's picture is a maximum by colour.
+            missed += [(shown > seen + 40).sum() >= 8 for seen in (picture, usual)]
+    assert missed[0] == 0 and missed[1] > 20
+
+
+def test_games_that_hide_objects_are_those_that_were_measured_except_the_papers() -> None:
+    hidden = json.loads((ROOT / "results" / "flicker.json").read_text())["hidden"]
+    whole = chosen(hidden)
+    assert "pacman" in whole and "seaquest" not in whole
+    for spec in list(gymnasium.registry.values()):
+        if spec.id.startswith("ALE/"):
+            assert env_info(spec.id).all_frames is (spec.kwargs["game"] in whole), spec.id
+    assert env_info("MovingDotNoFrameskip-v0").all_frames is None
+
+
+@pytest.mark.parametrize("all_frames", [False, True])
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "EnduroNoFrameskip-v4"])
-def test_watched_games_end_with_those_that_they_show(env_id: str) -> None:
+def test_watched_games_end_with_those_that_they_show(env_id: str, all_frames: bool) -> None:
     """Else an error is raised: at lost games and at cut ones, whatever number of frames they had."""
     rng, ends = np.random.default_rng(0), 0
-    with closing(make_vec_env(env_id, 2, seed=1, n_watched=2, n_threads=1)) as env:
+    with closing(make_vec_env(env_id, 2, seed=1, n_watched=2, n_threads=1, all_frames=all_frames)) as env:
         env.reset()
         for step in range(1000):
             _, _, terminated, truncated, _ = env.step(rng.integers(env.info.n_actions or 0, size=2))
@@ -318,14 +351,17 @@ def test_watched_games_end_with_those_that_they_show(env_id: str) -> None:
     assert ends >= 2
 
 
-def test_atari_episode_end_is_followed_by_a_reset_without_reward() -> None:
+@pytest.mark.parametrize(
+    ("env_id", "all_frames"), [("PongNoFrameskip-v4", False), ("PongNoFrameskip-v4", True), ("ALE/Breakout-v5", True)]
+)
+def test_atari_episode_end_is_followed_by_a_reset_without_reward(env_id: str, all_frames: bool) -> None:
     rng = np.random.default_rng(0)
     ends = 0
-    with closing(make_vec_env("PongNoFrameskip-v4", 2, seed=0, n_threads=1)) as env:
+    with closing(make_vec_env(env_id, 2, seed=0, n_threads=1, all_frames=all_frames)) as env:
         env.reset()
         done = np.zeros(2, bool)
         for _ in range(1200):
-            obs, rewards, terminated, truncated, _ = env.step(rng.integers(6, size=2))
+            obs, rewards, terminated, truncated, _ = env.step(rng.integers(env.info.n_actions or 0, size=2))
             assert (rewards[done] == 0).all() and not (terminated | truncated)[done].any()
             assert (obs[done, :-1] == 0).all()
             done = terminated | truncated

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
-from benchmarks.chaos import command_lines, routes, server_kills
-from benchmarks.chaos.cases import Ended, Notes, Outcome, all_ended, carry_out, complaint, processes
+from benchmarks.chaos import command_lines, routes, server_kills, signals, stored_files
+from benchmarks.chaos.cases import Command, Ended, Notes, Outcome, all_ended, carry_out, complaint, processes
 from benchmarks.chaos.runs import check_end, check_labels
 from benchmarks.chaos.stored_files import StoredFiles
 from tests.support.labelling import make_store
@@ -73,6 +73,26 @@ def test_the_report_names_seed_machine_and_findings(
     assert left.value.code == 0 and record["seed"] == 5 and record["machine"]["cores"] > 0
     found = record["attacks"]["routes"]
     assert found["findings"] == [] and found["counts"]["requests"] == 60 * found["counts"]["cases"]
+
+
+def test_the_attacks_are_as_many_as_are_promised() -> None:
+    """Of the cases that need no run made beforehand; a blow is a kill, or a stop with its continuation."""
+    numbers = {}
+    for name in ("routes", "parser", "real_lines", "server_kills", "signals"):
+        with chaos.ATTACKS[name].prepare() as prepared:
+            numbers[name] = prepared.n
+    assert numbers["routes"] * routes.REQUESTS >= 10_000 and numbers["parser"] * command_lines.LINES >= 10_000
+    assert numbers["real_lines"] >= 300 and numbers["server_kills"] * server_kills.ANSWERS >= 1600
+    assert numbers["signals"] * signals.BLOWS >= 200 and stored_files.PLACES >= 100
+
+
+def test_a_preloaded_command_is_the_real_one(tmp_path: Path) -> None:
+    words = ("export", "nowhere", "--output", "new")
+    ended = [Command(*words, cwd=tmp_path, preloaded=preloaded).ended(300) for preloaded in (True, False)]
+    assert ended[0] == ended[1] and ended[0].status == 2 and ended[0].output.startswith("run.py: nowhere")
+    killed = Command(*words, cwd=tmp_path, preloaded=True)
+    killed.process.kill()
+    assert killed.ended(300).status in (-signal.SIGKILL, 2)
 
 
 # -- what an attack notices --------------------------------------------------------------------------------------------

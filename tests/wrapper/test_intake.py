@@ -491,6 +491,19 @@ def test_a_wrapper_inside_gymnasiums_workers_is_told_by_the_first_reset(tmp_path
         envs.close(terminate=True)
 
 
+def test_a_wrapper_inside_the_workers_of_stable_baselines3_is_told(tmp_path: Path) -> None:
+    """Its caller saw an EOFError: of its workers it passes on what they send, and nothing of what they raise."""
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+
+    def make() -> Any:
+        env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), train_reward=False, log_dir=tmp_path)
+        return gymnasium.wrappers.TransformReward(env, float)
+
+    with pytest.raises(UserError, match="wrap the vector environment as a whole"):
+        vec_env.SubprocVecEnv([make], start_method="fork")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_worker_of_stable_baselines3_that_ends_in_its_first_reset_is_told() -> None:
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
     envs = drlhp.HumanPreferencesSB3VecEnv(vec_env.SubprocVecEnv([NoObservation], start_method="fork"), **NOBODY)

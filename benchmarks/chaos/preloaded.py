@@ -1,0 +1,115 @@
+"""Commands of run.py in processes that are forked from this one, which has imported the program already.
+
+They are the real command from run.py's first line on. Only its imports, two seconds of a core, are there already.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+
+LOOK_SECONDS = 0.01
+PR_SET_PDEATHSIG = 1
+
+
+class Preloaded:
+    """A command in a forked process, with what the attacks use of `subprocess.Popen`.
+
+    Args:
+        words: the command line, without `python run.py`.
+        output: the file that takes all that it prints.
+        cwd: the folder that it runs in.
+    """
+
+    def __init__(self, words: Sequence[str], output: Path, cwd: Path) -> None:
+        self.returncode: int | None = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with output.open("wb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Threads of numeric libraries, which survive a fork.
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become(words, file.fileno(), cwd)
+
+    def poll(self) -> int | None:
+        """Returns the exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def wait(self, timeout: float = float("inf")) -> int:
+        """Returns the exit status; raises subprocess.TimeoutExpired if it has none after so many seconds."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("run.py", timeout)
+            time.sleep(LOOK_SECONDS)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal if the process is still there."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kills the process."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _become(words: Sequence[str], output: int, cwd: Path) -> None:
+    """Makes this forked process the command, and ends it as Python ends."""
+    status = 1
+    try:
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
+        # It lacks the mark by which a case's processes are found, so it ends with the case.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.chdir(cwd)
+        os.environ.pop("DISPLAY", None)
+        _forget_processes()
+        sys.argv = [str(ROOT / "run.py"), *words]
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            status = 0
+        except SystemExit as left:
+            status = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
+        except KeyboardInterrupt:  # by which Python ends itself
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(status)
+
+
+def _forget_processes() -> None:
+    """Forgets the helpers of multiprocessing that the forking process may have: a command starts its own."""
+    tracker: Any = multiprocessing.resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
+    server: Any = multiprocessing.forkserver._forkserver
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
