@@ -168,14 +168,8 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
-    if first.mode == "gather_initial_prefs" and "max_prefs" in named:
-        tuned["n_initial_prefs"] = max(
-            0, first.prefs.max_prefs
-        )  # there are no others; a negative --max_prefs is refused
-    elif info.kind == "vector" and "max_prefs" in named:
-        tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
-    elif fewer := _fewer_initial_labels(first, named):
-        tuned["n_initial_prefs"] = fewer
+    if (initial := _initial_labels(first, named)) is not None:
+        tuned["n_initial_prefs"] = initial
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
@@ -214,13 +208,25 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     )
 
 
+def _initial_labels(first: RunConfig, named: frozenset[str]) -> int | None:
+    """Returns the initial labels that follow from --max_prefs; None if the environment's default stays."""
+    if "max_prefs" not in named:
+        return None
+    if first.mode == "gather_initial_prefs":
+        return max(0, first.prefs.max_prefs)  # there are no others; a negative --max_prefs is refused
+    if env_info(first.env_id).kind == "vector":
+        return max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
+    return _fewer_initial_labels(first, named) or None
+
+
 def _fewer_initial_labels(first: RunConfig, named: frozenset[str]) -> int:
     """Returns the initial labels if --max_prefs leaves fewer than the environment's default; 0 if that stays."""
     info, n_labels = env_info(first.env_id), first.prefs.max_prefs
-    usual = info.tuned.get("n_initial_prefs", PrefsConfig.n_initial_prefs)
+    tuned: dict[str, Any] = dict(info.tuned)
+    usual = tuned.get("n_initial_prefs", PrefsConfig.n_initial_prefs)
     if info.kind == "vector" or not named.isdisjoint(NAMES_INITIAL) or "max_prefs" not in named or n_labels >= usual:
         return 0
-    share = usual / info.tuned.get("max_prefs", PrefsConfig.max_prefs)
+    share = usual / tuned.get("max_prefs", PrefsConfig.max_prefs)
     return max(1, min(n_labels, max(FEW_LABELS, round(share * n_labels))))
 
 
