@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS,
 
 log = logging.getLogger("run")
 
+CLIPS = re.compile(r"(?P<clips>\d+)/(?P<all>\d+)(?P<labels_wait> \(labels wait for all\))?")
 PLAIN_SECONDS = 10.0  # between lines, if the output is no terminal or a person types answers
 
 
@@ -36,9 +38,13 @@ class Progress:
         initial_labels: labels before pretraining.
         goal_labels: labels in all.
         live: redraw one line in place; otherwise a line is printed every ten seconds.
+        people_label: people label beside it, on a screen that says how long that takes.
     """
 
-    def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
+    def __init__(
+        self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool, people_label: bool = False
+    ) -> None:
+        self.people_label = people_label
         self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}, "evaluation": {}}
         for row in EVALUATIONS.read_to_go_on(folder):  # a resumed run shows its newest evaluation until the next one
@@ -158,7 +164,8 @@ class Progress:
             parts.append(f"labels {self.labels}" + (f"/{self.goal_labels}" if self.goal_labels else ""))
         if not math.isnan(predictor.get("validation_accuracy", math.nan)):
             parts.append(f"validation accuracy {predictor['validation_accuracy']:.0%}")
-        left = self._seconds_left()
+        # People who label see the time left to the goal beside the clips, which follows from their own pace.
+        left = None if self.people_label and self._stage()[0] == "gathering" else self._seconds_left()
         parts.append(f"{_clock(self.seconds)} gone" + ("" if left is None else f", {_clock(left)} left"))
         return " · ".join(parts)
 
@@ -169,8 +176,12 @@ class Progress:
             return "training", a2c["steps"], a2c["max_steps"]
         if self._evaluating:
             return "evaluating", 0, 1  # nobody knows how long it takes
+        if steps_left := self.values.get("exploration", {}).get("steps_left"):
+            return "exploring", -steps_left, 0
         if predictor.get("epochs"):
             return "pretraining", predictor["epochs"], predictor["max_epochs"]
+        if (waits := CLIPS.match(self.clips)) and (not self.goal_labels or waits["labels_wait"]):
+            return "gathering clips", int(waits["clips"]), int(waits["all"])
         return "gathering", self.labels, self.initial_labels
 
     def _seconds_left(self) -> float | None:

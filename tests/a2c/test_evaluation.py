@@ -400,6 +400,41 @@ def test_segments_that_are_gathered_alone_are_counted_in_the_line(tmp_path: Path
     shown.close()
 
 
+@pytest.mark.parametrize(
+    ("goal", "first", "then"),
+    [(9, "1/9 (labels wait for all)", "4/9 (labels wait for all)"), (0, "1/9", "4/9")],
+)
+def test_gathering_clips_says_how_long_it_takes(tmp_path: Path, goal: int, first: str, then: str) -> None:
+    with closing(Progress(tmp_path, initial_labels=goal, goal_labels=goal, live=False)) as shown:
+        shown.show(0, first)
+        assert "left" not in shown.line(), "no pace is known"
+        shown.show(0, then)
+        assert re.search(r"gone, \d+:\d\d left$", shown.line())
+
+
+def test_exploring_says_how_long_it_takes(tmp_path: Path) -> None:
+    with closing(Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)) as shown:
+        for steps_left in (900, 500):
+            shown.update(Report("exploration", {"steps_left": steps_left}), labels=0)
+            line = shown.line()
+        assert re.search(r"500 steps left · .* gone, \d+:\d\d left$", line)
+
+
+@pytest.mark.parametrize("people_label", [True, False])
+def test_beside_a_labellers_own_pace_the_line_has_no_second_estimate(tmp_path: Path, people_label: bool) -> None:
+    shown = Progress(tmp_path, initial_labels=20, goal_labels=30, live=False, people_label=people_label)
+    with closing(shown):
+        for labels in (1, 4):
+            shown.show(labels, "50/60")
+            line = shown.line()
+        assert line.endswith(" left") != people_label
+        for steps in (10, 50):
+            values = {"steps": steps, "max_steps": 100, "training": 1, "steps_per_second": 9, "episode_return": 1.0}
+            shown.update(Report("a2c", values), labels=20)
+            line = shown.line()
+        assert line.endswith(" left"), "the policy's time is another's"
+
+
 def rewards_of(folder: Path) -> str:
     """The rewards in the summary of a run with these tables."""
     record = {"config": {"mode": "train_policy_with_original_rewards", "env_id": DOT}}
