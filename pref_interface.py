@@ -184,7 +184,7 @@ class PrefInterface:
         self.hold = PolicyHold(db, channels, share)
         self.disk = DiskSpace(db.path)
         self._drawing = Drawing()
-        self.status = Status(gatherer, self.schedule, self.pool, self._drawing, self.disk, db.path.parent)
+        self.status = Status(gatherer, self.schedule, self.pool, self.queries, self._drawing, self.disk, db.path.parent)
         self._began, self._said_end, self._looked_for_ties, self._said_same = False, False, False, False
         self._told, self._line = -math.inf, ""
 
@@ -286,7 +286,7 @@ class PrefInterface:
         """Raises UserError because clips repeat; once the policy trains, which needs no more labels, says so once."""
         n, n_labels = self.pool.n_different, self.n_labels
         found = f"the last {self.pool.in_vain} clips of {self.db.env_id} are "
-        found += "all the same" if n < 2 else f"only {n} different ones, whose pairs were all asked"
+        found += "all the same" if n < 2 else f"only {self.status.repeated('different ones')}"
         if not self.schedule.training:
             raise UserError(
                 f"{found}, so there will be no more than {n_labels} labels of {self.schedule.due()}: let the agent's "
@@ -357,7 +357,7 @@ class PrefInterface:
         """Says how many segments there are to ask about, of how many that the pool holds."""
         waits = " (labels wait for all)" if self._fills_pool and not self.gatherer.is_person else ""
         if self.queries.all_asked:
-            waits = f" ({self.pool.n_different} different, whose pairs were all asked)"
+            waits = f" ({self.status.repeated()})"
         return f"{len(self.pool)}/{self.pool.maxlen}{waits}"
 
     def close(self) -> None:

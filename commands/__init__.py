@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from drlhp import __version__
 from drlhp.cli import COMPLETION, USER_ERROR, dispatch
 from drlhp.cli import PLACES as LIBRARY
+from drlhp.runtime.pulse import Patience, doing, here
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -34,6 +35,8 @@ PLACES = {
     "load": "commands.sharing.load:load_command",
 }
 NEED_ENVIRONMENTS = PLACES.keys() - {"reproduce"}  # which lists its experiments at once
+# What people wait for at these commands; `watch` and `show_prefs` end it when there is something to look at.
+SLOW = {"report": "the report", "show_prefs": "the reading of the answers", "watch": "the loading of the agent"}
 COMMANDS = (*MODES, *PLACES, "--resume")
 USAGE = """usage: python run.py COMMAND ...
 
@@ -77,6 +80,18 @@ def names_mode(arguments: list[str]) -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Carries out a command other than the four modes; returns the exit status. Raises UserError for an unknown one."""
+    if not arguments or arguments[0] not in SLOW:
+        return _carry_out(arguments)
+    what = SLOW[arguments[0]]
+    patience = Patience(lambda sentence: print(sentence, flush=True), {"": here()}, soon=(what,))
+    try:
+        with doing(what):
+            return _carry_out(arguments)
+    finally:
+        patience.close()
+
+
+def _carry_out(arguments: list[str]) -> int:
     if arguments and arguments[0] in NEED_ENVIRONMENTS:
         from commands.environments import lend_environments
 

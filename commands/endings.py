@@ -10,9 +10,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
-
-from commands.config import RunConfig
+from commands.config import RunConfig, gathers
 from commands.progress import Progress, draw_curves, summary
 from commands.watchers import Watchers
 from drlhp.cli import label
@@ -23,11 +21,16 @@ log = logging.getLogger("run")
 
 
 def finished(config: RunConfig, path: Path, progress: Progress) -> None:
-    """Draws the curves and prints the summary."""
+    """Draws the curves and prints the summary, the report's verdict and the next commands."""
+    from commands.report.runs import Run  # slow to import, like what draws the curves
+    from commands.verdict import last_words, rewards
+
     draw_curves(path)
-    spec = gymnasium.registry.get(config.env_id)
-    solved_at = spec.reward_threshold if spec and config.trains_policy else None
-    text = summary(progress, solved_at=solved_at, uses_preferences=config.uses_preferences)
+    run = replace(Run.load(path), status="finished")
+    numbers = summary(
+        progress, rewards=rewards(run) if run.trains_policy else "", uses_preferences=config.uses_preferences
+    )
+    text = f"{numbers}\n{last_words(run)}" if gathers(config) or config.mode != "gather_initial_prefs" else numbers
     log.info("finished\n%s", text)
     print(f"Finished.\n{text}", flush=True)
 

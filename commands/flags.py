@@ -18,6 +18,7 @@ from commands.run_folder import read_config, read_record
 from drlhp.cli.arguments import ABSENT, lacks
 from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
+from drlhp.labelling.notices import FEW_LABELS
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
 from pref_db import store_path
@@ -40,6 +41,8 @@ OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_
 
 # Share of all labels that are gathered before training; for vector observations only (paper, appendix A.1).
 INITIAL_SHARE = 0.25
+# Flags that say how many labels are gathered first: themselves, or because a loaded predictor needs none.
+NAMES_INITIAL = ("n_initial_prefs", "load_reward_predictor_ckpt_dir", "resume")
 
 
 def parse(arguments: list[str]) -> RunConfig:
@@ -79,6 +82,11 @@ def parse(arguments: list[str]) -> RunConfig:
     if first.resume:
         _check_place(Path(first.resume).resolve(), first, named)
         _check_changes(defaults, config)
+    if config.mode == "train_policy_with_preferences" and (fewer := _fewer_initial_labels(first, named)):
+        print(
+            f"Training starts after {fewer} of the {config.prefs.max_prefs} labels; --n_initial_prefs changes that.",
+            flush=True,
+        )
     return config
 
 
@@ -161,12 +169,8 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     """
     info = env_info(first.env_id)
     tuned = dict(info.tuned)
-    if first.mode == "gather_initial_prefs" and "max_prefs" in named:
-        tuned["n_initial_prefs"] = max(
-            0, first.prefs.max_prefs
-        )  # there are no others; a negative --max_prefs is refused
-    elif info.kind == "vector" and "max_prefs" in named:
-        tuned["n_initial_prefs"] = max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
+    if (initial := _initial_labels(first, named)) is not None:
+        tuned["n_initial_prefs"] = initial
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
     if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
@@ -218,6 +222,28 @@ def _seen_by(folder: Path) -> dict[str, bool]:
     if not (folder / "config.json").exists():
         return {}
     return {"all_frames": bool(read_config(folder)["policy"].get("all_frames", False))}
+
+
+def _initial_labels(first: RunConfig, named: frozenset[str]) -> int | None:
+    """Returns the initial labels that follow from --max_prefs; None if the environment's default stays."""
+    if "max_prefs" not in named:
+        return None
+    if first.mode == "gather_initial_prefs":
+        return max(0, first.prefs.max_prefs)  # there are no others; a negative --max_prefs is refused
+    if env_info(first.env_id).kind == "vector":
+        return max(1, round(INITIAL_SHARE * first.prefs.max_prefs))
+    return _fewer_initial_labels(first, named) or None
+
+
+def _fewer_initial_labels(first: RunConfig, named: frozenset[str]) -> int:
+    """Returns the initial labels if --max_prefs leaves fewer than the environment's default; 0 if that stays."""
+    info, n_labels = env_info(first.env_id), first.prefs.max_prefs
+    tuned: dict[str, Any] = dict(info.tuned)
+    usual = tuned.get("n_initial_prefs", PrefsConfig.n_initial_prefs)
+    if info.kind == "vector" or not named.isdisjoint(NAMES_INITIAL) or "max_prefs" not in named or n_labels >= usual:
+        return 0
+    share = usual / tuned.get("max_prefs", PrefsConfig.max_prefs)
+    return max(1, min(n_labels, max(FEW_LABELS, round(share * n_labels))))
 
 
 def _of(part: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS,
 
 log = logging.getLogger("run")
 
+CLIPS = re.compile(r"(?P<clips>\d+)/(?P<all>\d+)(?P<labels_wait> \(labels wait for all\))?")
 PLAIN_SECONDS = 10.0  # between lines, if the output is no terminal or a person types answers
 
 
@@ -36,16 +38,19 @@ class Progress:
         initial_labels: labels before pretraining.
         goal_labels: labels in all.
         live: redraw one line in place; otherwise a line is printed every ten seconds.
+        people_label: people label beside it, on a screen that says how long that takes.
     """
 
-    def __init__(self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool) -> None:
+    def __init__(
+        self, folder: Path, *, initial_labels: int, goal_labels: int, live: bool, people_label: bool = False
+    ) -> None:
+        self.people_label = people_label
         self.folder, self.initial_labels, self.goal_labels = folder, initial_labels, goal_labels
         self.values: dict[str, dict[str, float]] = {"a2c": {}, "reward predictor": {}, "evaluation": {}}
         for row in EVALUATIONS.read_to_go_on(folder):  # a resumed run shows its newest evaluation until the next one
             self.values["evaluation"] |= {f"{row['policy']}_{name}": float(row[name]) for name in STATISTICS}
         self._evaluating: dict[str, float] = {}  # time, step and labels at which the present evaluation began
         self._memory: dict[str, float] = {}
-        self.return_before = math.nan
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
@@ -60,7 +65,6 @@ class Progress:
         """Reads the rows of a resumed run; returns the seconds that it has taken so far."""
         seconds = 0.0
         for row in PROGRESS.read_to_go_on(self.folder):
-            self._take_return_before(row["episode_return"], row["steps"])
             seconds = max(seconds, float(row["seconds"] or 0))
         return seconds
 
@@ -77,7 +81,6 @@ class Progress:
         self.labels = labels
         a2c = self.values["a2c"]
         if source == "a2c":
-            self._take_return_before(a2c["episode_return"], a2c["steps"])
             row = {
                 **self.values["reward predictor"],
                 **a2c,
@@ -89,12 +92,6 @@ class Progress:
                 self._goes_on = False
                 PROGRESS.cut(self.folder, "steps", a2c["steps"])
             self._rows.append(row)
-
-    def _take_return_before(self, episode_return: float | str, steps: float | str) -> None:
-        """Keeps the newest return from before training; without one, the first return of all."""
-        value = float(episode_return or math.nan)
-        if math.isnan(self.return_before) or (not float(steps or 0) and not math.isnan(value)):
-            self.return_before = value
 
     def _update_evaluation(self, values: dict[str, float], labels: int) -> None:
         """Takes one of the two reports of an evaluation: the first marks its beginning, the second has the results.
@@ -167,7 +164,8 @@ class Progress:
             parts.append(f"labels {self.labels}" + (f"/{self.goal_labels}" if self.goal_labels else ""))
         if not math.isnan(predictor.get("validation_accuracy", math.nan)):
             parts.append(f"validation accuracy {predictor['validation_accuracy']:.0%}")
-        left = self._seconds_left()
+        # People who label see the time left to the goal beside the clips, which follows from their own pace.
+        left = None if self.people_label and self._stage()[0] == "gathering" else self._seconds_left()
         parts.append(f"{_clock(self.seconds)} gone" + ("" if left is None else f", {_clock(left)} left"))
         return " · ".join(parts)
 
@@ -178,8 +176,12 @@ class Progress:
             return "training", a2c["steps"], a2c["max_steps"]
         if self._evaluating:
             return "evaluating", 0, 1  # nobody knows how long it takes
+        if steps_left := self.values.get("exploration", {}).get("steps_left"):
+            return "exploring", -steps_left, 0
         if predictor.get("epochs"):
             return "pretraining", predictor["epochs"], predictor["max_epochs"]
+        if (waits := CLIPS.match(self.clips)) and (not self.goal_labels or waits["labels_wait"]):
+            return "gathering clips", int(waits["clips"]), int(waits["all"])
         return "gathering", self.labels, self.initial_labels
 
     def _seconds_left(self) -> float | None:
@@ -198,8 +200,11 @@ class Progress:
             self._rows.close()
 
 
-def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bool) -> str:
-    """Returns the last words of a run: results, number of labels, and places of files."""
+def summary(progress: Progress, *, rewards: str, uses_preferences: bool) -> str:
+    """Returns the results of a run in numbers: rewards, number of labels, and places of files.
+
+    rewards: the true rewards before and after, in words; empty if no policy was trained.
+    """
     a2c, predictor, folder = progress.values["a2c"], progress.values["reward predictor"], progress.folder
     rows: list[tuple[str, str]] = []
     if uses_preferences:
@@ -207,12 +212,8 @@ def summary(progress: Progress, *, solved_at: float | None, uses_preferences: bo
     if not math.isnan(predictor.get("validation_accuracy", math.nan)):
         rows.append(("validation accuracy", f"{predictor['validation_accuracy']:.1%}"))
     if a2c.get("steps"):
-        after, before = a2c["episode_return"], progress.return_before
-        rewards = f"{before:z.1f} before, {after:z.1f} after (mean of the last 100 episodes)"
-        rows.append(("true episode reward", "no episode has ended" if math.isnan(after) else rewards))
-        if solved_at is not None:
-            verdict = "reached" if after >= solved_at else "not reached: train longer, or with more labels"
-            rows.append(("target", f"{solved_at:g}, {verdict}"))
+        if rewards:
+            rows.append(("true episode reward", rewards))
         rows.append(("agent steps", f"{a2c['steps']:,.0f}"))
     if evaluation := progress.values["evaluation"]:
         rows.append((f"evaluation ({evaluation['deterministic_episodes']:.0f} episodes)", _both_means(evaluation)))

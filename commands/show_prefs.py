@@ -18,6 +18,7 @@ from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Side, side_of
 from drlhp.errors import UserError
+from drlhp.runtime.pulse import here
 from drlhp.screens.keys import WORDS
 from drlhp.screens.pictures import pair_picture, write_video
 from drlhp.screens.window import CHOSEN_SIDES, AnswerWindow
@@ -53,6 +54,7 @@ def show_prefs_command(arguments: list[str]) -> None:
         visible = answers_with_pictures(answers)
         output = video_path(config.output, path.parent / "show_prefs.mp4") if visible else None
         if visible and output is None:
+            here().begin("")  # the window shows them from now on
             step_through(visible, len(answers), f"Answers about {db.env_id}")
             return
         print_table(answers)

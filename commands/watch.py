@@ -22,6 +22,7 @@ from drlhp.bounds import SEED, at_least, check
 from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
+from drlhp.runtime.pulse import here
 from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.episode_window import EpisodeWindow
 from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_lines, with_reward_plot, write_video
@@ -75,6 +76,7 @@ def watch_command(arguments: list[str]) -> None:
         raise UserError(
             f"--beside {config.beside} plays {other.info.env_id}, not {agent.info.env_id}; give an agent of the same."
         )
+    here().begin("")  # what is played is on the screen, or said episode by episode
     print(f"{agent.info.env_id}, policy of {agent.policy_path}", flush=True)
     if config.record_demonstrations:
         record_demonstrations(agent, config, config.record_demonstrations)

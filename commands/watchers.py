@@ -63,7 +63,13 @@ class Watchers:
     def progress(self, *, initial_labels: int, goal_labels: int) -> Progress:
         """Begins the run's progress line."""
         live = is_terminal() and not self.label_here
-        return Progress(self.folder, initial_labels=initial_labels, goal_labels=goal_labels, live=live)
+        return Progress(
+            self.folder,
+            initial_labels=initial_labels,
+            goal_labels=goal_labels,
+            live=live,
+            people_label=self.teacher_is_person,
+        )
 
     def show_episodes(self, episodes: list[Episode]) -> None:
         """Draws the last of these full episodes, and hands them to the page."""

@@ -17,7 +17,7 @@ def number(value: float) -> str:
     """Returns a reward with one decimal, or with none from 1,000 on."""
     if math.isnan(value):
         return "unknown"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:z.1f}"
 
 
 def count(value: float, noun: str) -> str:
@@ -44,20 +44,25 @@ def headline(run: Run) -> str:
         return f"{_progress(run)}{labels} gathered; this command trains nothing."
     if run.mode == "pretrain_reward_predictor":
         return f"{_progress(run)}The reward predictor had {labels} to learn from; this command trains no policy."
-    outcome, running = run.outcome, run.status == "running"
-    if outcome.verdict == "unknown":
+    if run.outcome.verdict == "unknown":
         steps = run.last("steps")
         if math.isnan(steps) or steps == 0:
             so_far = f", after {labels}" if run.uses_preferences else ""
             return f"{_progress(run)}The policy has not begun to learn{so_far}."
         return f"{_progress(run)}No episode has ended, so nothing is known about the true reward."
+    return f"{_progress(run)}{judged(run)} in {_time(run)}."
+
+
+def judged(run: Run) -> str:
+    """Returns the verdict on a run that trains a policy with its rewards and labels, without a full stop."""
+    outcome, running = run.outcome, run.status == "running"
     learned = {
         "learned": ("learned", "has learned"),
         "learned a little": ("learned a little", "has learned a little"),
         "did not learn": ("did not learn", "has not learned"),
     }[outcome.verdict][running]
     words = f"The agent {learned}{' so far' if running else ''}: {measured(outcome)}"
-    return f"{_progress(run)}{words}, before {number(outcome.before)}, {_from(run)} in {_time(run)}."
+    return f"{words}, before {number(outcome.before)}, {_from(run)}"
 
 
 def _progress(run: Run) -> str:

@@ -161,6 +161,8 @@ def strategy_of(selection: QuerySelection, n_candidates: int, rng: np.random.Gen
 class Queries(Protocol):
     """Chooses the comparisons to ask."""
 
+    asked: set[str]
+    """Ids of the comparisons that were asked."""
     all_asked: bool
     """Nothing new could be asked of the pool the last time."""
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from drlhp.data.comparison import Comparison
 from drlhp.labelling.disk import DiskSpace
 from drlhp.labelling.drawing import Drawing
 from drlhp.labelling.gatherers import PreferenceGatherer
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.queries.pool import Pool
 from drlhp.queries.schedule import LabelSchedule
+from drlhp.queries.selection import Queries
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Status:
     gatherer: PreferenceGatherer
     schedule: LabelSchedule
     pool: Pool
+    queries: Queries
     drawing: Drawing
     disk: DiskSpace
     run_dir: Path
@@ -60,4 +64,21 @@ class Status:
             return f"Choosing the next pairs by what {n_labels} labels have taught the reward predictor"
         if not self.schedule.wanted(len(self.drawing.open)):
             return f"{n_labels} labels; the next is due when the policy has trained on"
-        return "Waiting for new clips from the agent: every pair was asked"
+        if self.schedule.asks_initial and not self.pool.is_full and len(self.pool.unseen()) < 2:
+            return "Waiting for new clips from the agent: the first pairs have no clip in common"
+        if not self.queries.all_asked:
+            return "Choosing the next pair"
+        why = "every pair was asked" if self.every_pair_asked() else "no new pair was found in those so far"
+        return f"Waiting for new clips from the agent: {why}"
+
+    def repeated(self, noun: str = "different") -> str:
+        """Returns how many different clips there are, of which no new pair was found."""
+        asked = "whose pairs were all asked" if self.every_pair_asked() else "of which no new pair was found"
+        return f"{self.pool.n_different} {noun}, {asked}"
+
+    def every_pair_asked(self) -> bool:
+        """Returns whether each pair of different clips in the pool was asked; the queries only draw some."""
+        ids = sorted({candidate.segment.id for candidate in self.pool})
+        if len(ids) * (len(ids) - 1) // 2 > len(self.queries.asked):
+            return False
+        return all(Comparison.id_of(a, b) in self.queries.asked for a, b in itertools.combinations(ids, 2))

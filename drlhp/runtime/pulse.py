@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any
 
 SLOW_SECONDS = 10.0  # after which it is said what is waited for; said again each time that it has taken twice as long
+SOON_SECONDS = 2.0  # the same for what people wait for at a command
 LOOK_SECONDS = 0.5
 LONGEST = 200  # bytes of a description
 STARTING = "its start"
@@ -104,10 +105,13 @@ class Patience:
     Args:
         say: takes a sentence.
         watched: by the name of the process, which is empty for this one.
+        soon: descriptions of what is said after two seconds, because people wait for it at a command.
     """
 
-    def __init__(self, say: Callable[[str], None], watched: dict[str, Pulse] | None = None) -> None:
-        self.say, self.watched = say, watched or {}
+    def __init__(
+        self, say: Callable[[str], None], watched: dict[str, Pulse] | None = None, soon: Collection[str] = ()
+    ) -> None:
+        self.say, self.watched, self.soon = say, watched or {}, soon
         self._said: dict[str, tuple[float, float]] = {}  # name -> since when, and after how many seconds it was said
         self._over = threading.Event()
         threading.Thread(target=self._look, daemon=True, name="patience").start()
@@ -118,7 +122,8 @@ class Patience:
                 what, since = pulse.what, pulse.since
                 seconds = time.monotonic() - since
                 said_since, said_at = self._said.get(name, (0.0, 0.0))
-                due = SLOW_SECONDS if said_since != since else 2 * said_at
+                first = SOON_SECONDS if what in self.soon else SLOW_SECONDS
+                due = first if said_since != since else max(SLOW_SECONDS, 2 * said_at)
                 if what and seconds >= due and pulse.since == since:
                     self._said[name] = since, due
                     whom = f" for the {name} process" if name else ""

@@ -17,6 +17,7 @@ from typing import Any
 from drlhp.runtime.pulse import Patience, here
 
 Context = SpawnContext | ForkServerContext
+IMPORTS = "the import of PyTorch and Gymnasium"
 LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
 WARNINGS = "PYTHONWARNINGS"  # of a new Python's environment: which warnings it does not print
 LONGEST_TMPDIR = 70  # a socket's path has 103 characters at most, of which 32 are multiprocessing's
@@ -72,8 +73,8 @@ def warm_up() -> None:
 
     From now on this process says what it does if that takes long; first of all these imports, until it does more.
     """
-    Patience(lambda sentence: print(sentence, flush=True), {"": here()})
-    here().begin("the import of PyTorch and Gymnasium")
+    Patience(lambda sentence: print(sentence, flush=True), {"": here()}, soon=(IMPORTS,))
+    here().begin(IMPORTS)
     if start_context().get_start_method() == "forkserver":
         # The server and the tracker inherit the blocked signals. A closing terminal and `timeout` signal them too, but
         # the run needs them to its end.

@@ -26,14 +26,15 @@ from drlhp.screens.playback import GUARD_SECONDS, Playback
 
 CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
 SIDES = ("left", "right")
+QUESTION = "Which clip is better?"
 LETTER_WIDTH, LINE_HEIGHT = 11, 22  # pixels, of the help
 
 
 class _PairWindow:
     """Two clips side by side that loop together at real speed; a chosen clip has a frame around it."""
 
-    def __init__(self, title: str, keys: dict[str, str], keys_line: str) -> None:
-        self._canvas = Canvas(title, 1080, 780, keys)
+    def __init__(self, title: str, keys: dict[str, str], keys_line: str, question: str = "") -> None:
+        self._canvas, self._question = Canvas(title, 1080, 780, keys), question
         self._keys_line = keys_line
         self._clips: tuple[np.ndarray, np.ndarray] | None = None
         self._framed: tuple[int, ...] = ()
@@ -90,13 +91,15 @@ class _PairWindow:
         self._canvas.text("reading", "\n".join(lines), width // 2, height // 2, 13, TEXT, text_width)
 
     def _draw_words(self, width: int) -> int:
-        """Draws keys, caption and task at the bottom, one above the other; returns how high they reach."""
+        """Draws keys, caption, question and task at the bottom, one above the other; returns how high they reach."""
         keys = "" if self.playback.writing else self.playback.keys_line or self._keys_line
+        question = "" if self.playback.keys_line else self._question  # an earlier answer is looked at, not asked for
+        asked = " ".join(filter(None, (question, self.playback.task)))
         y = MARGIN // 3
         for slot, text, size, colour in (
             ("keys", keys, 12, DIM_TEXT),
             ("caption", self._caption, 13, TEXT),
-            ("task", self.playback.task, 13, TEXT),
+            ("task", asked, 13, TEXT),
         ):
             if text:
                 y += self._canvas.text(slot, text, width // 2, y, size, colour, width - MARGIN, anchor_y="bottom")
@@ -135,7 +138,7 @@ class ClipWindow(_PairWindow):
 
     def __init__(self) -> None:
         """Opens the window; raises DisplayError."""
-        super().__init__("Which clip is better?", WINDOW_KEYS, WIDE_KEYS_LINE)
+        super().__init__(QUESTION, WINDOW_KEYS, WIDE_KEYS_LINE, QUESTION)
         self._framed_until = 0.0
         self._writes = False  # whether the newest key was pressed while a note was written: then its text belongs there
         self._canvas.window.push_handlers(

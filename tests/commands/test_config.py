@@ -111,6 +111,26 @@ def test_a_quarter_of_the_labels_is_gathered_first_where_observations_are_vector
     assert train(PONG, "--max_prefs", "1400").prefs.n_initial_prefs == 500
 
 
+@pytest.mark.parametrize(
+    ("env_id", "n_labels", "initial"),
+    [(DOT, 30, 25), (DOT, 100, 50), (DOT, 10, 10), (PONG, 499, 45), (PONG, 20, 20)],
+)
+def test_fewer_labels_in_all_lower_the_initial_ones_and_a_sentence_says_so(
+    capsys: pytest.CaptureFixture[str], env_id: str, n_labels: int, initial: int
+) -> None:
+    assert train(env_id, "--max_prefs", str(n_labels)).prefs.n_initial_prefs == initial
+    said = capsys.readouterr().out
+    assert said == f"Training starts after {initial} of the {n_labels} labels; --n_initial_prefs changes that.\n"
+
+
+@pytest.mark.parametrize("flags", [("--max_prefs", "260"), ("--max_prefs", "30", "--n_initial_prefs", "30")])
+def test_nothing_is_said_of_initial_labels_that_were_not_lowered(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    train(DOT, *flags)
+    assert capsys.readouterr().out == ""
+
+
 def test_tuned_settings_are_the_defaults_of_their_environment() -> None:
     tuned = env_info(DOT).tuned
     assert tuned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from drlhp.errors import UserError
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.gatherers import QueueGatherer
 from drlhp.queries.pool import IN_VAIN
+from drlhp.screens.gatherer import PersonGatherer
 from pref_interface import PrefsConfig
-from tests.support.asking import Ring, segment, step_until
+from tests.support.asking import FakeWindow, Ring, segment, step_until
 from tests.support.commands import SYNC, here
 
 SAME, FEW = "tests.support.faulty:Same-v0", "tests.support.faulty:Few-v0"
@@ -47,7 +49,8 @@ def test_before_training_clips_that_repeat_end_the_run_with_the_labels_that_ther
             offer(ring, 0, 1, 2)
             interface.step()
     assert interface.db.n_labels() == (3 if selection == "random" else 2), "two answers put three in order"
-    assert interface.clips() == "6/6 (3 different, whose pairs were all asked)"
+    why = "whose pairs were all asked" if selection == "random" else "of which no new pair was found"
+    assert interface.clips() == f"6/6 (3 different, {why})"
 
 
 def test_new_clips_that_come_at_last_are_asked_about(ring: Ring) -> None:
@@ -121,3 +124,33 @@ def test_the_program_around_a_wrapper_is_told(tmp_path: Path) -> None:
             env.reset()
             for _ in range(10):
                 env.step(0)
+
+
+def test_every_pair_was_asked_is_said_only_if_it_is_so(ring: Ring) -> None:
+    """A person answers faster than the agent acts, and the first pairs have no clip in common."""
+    screen = FakeWindow()
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=25, goal=25, max_segs=100)
+    said = set[str]()
+
+    def answered(n_labels: int) -> bool:
+        screen.presses.append(["left"])
+        said.add(interface.status.line())
+        return interface.n_labels == n_labels
+
+    for n_labels in range(1, 25):
+        ring.act(2)
+        step_until(interface, functools.partial(answered, n_labels))
+        interface.step()
+        said.add(interface.status.line())
+    waits = [line for line in said if line.startswith("Waiting for new clips")]
+    assert waits == ["Waiting for new clips from the agent: the first pairs have no clip in common"]
+
+
+def test_every_pair_was_asked_is_said_once_it_is_so(ring: Ring) -> None:
+    interface = ring.interface(n_initial=9, goal=9, max_segs=3)
+    ring.act(3)
+    step_until(interface, lambda: interface.n_labels == 3)
+    interface.step()
+    assert interface.status.line() == "Waiting for new clips from the agent: every pair was asked"
+    interface.queries.asked.pop()  # fifty random pairs may miss the last one
+    assert interface.status.line() == "Waiting for new clips from the agent: no new pair was found in those so far"

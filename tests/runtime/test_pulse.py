@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 import pytest
 
+import commands
 from drlhp.runtime import pulse
 from drlhp.runtime.pulse import Patience, Pulse, doing, here
 from envs import EnvError, check_env
@@ -30,6 +32,33 @@ def test_what_does_not_move_is_said_with_its_process_and_again_if_it_goes_on(sai
     waits.begin("another step")
     assert "another step" in said.get(timeout=PATIENCE)
     patience.close()
+
+
+def test_what_people_wait_for_at_a_command_is_said_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.01)
+    said = queue.Queue[str]()
+    report, step = Pulse(None, "the report"), Pulse(None, "a step")
+    patience = Patience(said.put, {"": report, "a2c": step}, soon=("the report",))
+    assert said.get(timeout=PATIENCE).startswith("Still waiting: the report has taken ")
+    assert said.empty(), "once, until ten seconds are over, and a step only then"
+    patience.close()
+
+
+def test_a_command_says_what_it_does_while_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pulse, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.01)
+
+    def slow(*_: object) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while "the report has taken" not in capsys.readouterr().out:
+            assert time.monotonic() < deadline
+        return 0
+
+    monkeypatch.setattr(commands, "dispatch", slow)
+    assert commands.run_command(["report", "runs/a"]) == 0 and here().what == ""
 
 
 def test_a_block_within_another_counts_from_its_own_beginning() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import subprocess
@@ -88,6 +89,17 @@ def test_clips_are_side_by_side_in_whole_multiples_of_their_size(window: ClipWin
         scale = (x1 - x0) // size[1]
         assert scale >= 2 and (x1 - x0, y1 - y0) == (scale * size[1], scale * size[0])
         assert (picture[y0:y1, x0:x1] == picture[y0, x0]).all()  # no blurred edge, no hole
+
+
+@pytest.mark.window
+def test_the_question_and_the_task_are_shown_under_the_clips(window: ClipWindow) -> None:
+    window.playback.task = "Keep the dot in the middle."
+    window.show(clip(5, RED), clip(5, BLUE), 15, "Label 1 of 20")
+    shown = window._canvas._labels["task"].text
+    assert shown == "Which clip is better? Keep the dot in the middle."
+    window.playback.keys_line = "keys of an earlier answer"
+    window.show(clip(5, RED), clip(5, BLUE), 15, "Answer 1 of 1")
+    assert window._canvas._labels["task"].text == "Keep the dot in the middle."
 
 
 @pytest.mark.window
@@ -224,6 +236,27 @@ def test_a_pair_is_passed_on_and_a_mark_goes_with_the_answer(person: Person, win
     assert (row.comparison_id, row.choice, row.flag, row.speed, row.replays) == (second, "left", True, 2, 1)
     step_until(person, lambda: person.lease is not None)
     assert not window.playback.flagged, "the mark was the other pair's"
+
+
+@pytest.mark.window
+@pytest.mark.usefixtures("no_guard")
+def test_a_pair_that_was_passed_on_comes_again_with_its_mark_and_note(person: Person, window: ClipWindow) -> None:
+    assert person.lease is not None
+    first = person.lease.comparison_id
+    xdotool("key", "f", "o", "d", "Return", "s")
+
+    def has_answers(n: int) -> bool:
+        return len(person.queue.answers.history()) == n
+
+    for n_answers in range(1, 100):  # pairs that were given back come last
+        step_until(person, lambda: person.lease is not None)
+        if n_answers > 1 and person.lease.comparison_id == first:
+            break
+        step_until(person, lambda: person.lease is not None and person.lease.comparison_id != first)
+        assert not window.playback.flagged
+        xdotool("key", "l")
+        step_until(person, functools.partial(has_answers, n_answers))
+    assert (window.playback.flagged, window.playback.note) == (True, "od")
 
 
 @pytest.mark.window
