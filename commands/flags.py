@@ -181,11 +181,7 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     if first.prefs.load_prefs_dir:
         values |= _seen_by(store_path(Path(first.prefs.load_prefs_dir)).parent)
     if first.policy.load_policy_ckpt_dir:
-        place = Path(first.policy.load_policy_ckpt_dir)
-        state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=first.env_id)
-        with checkpoint.entries(place):
-            values["policy_network"] = state["network"]
-            values["all_frames"] = bool(state.get("all_frames", False))  # which older policies did not have
+        values |= _of_policy(Path(first.policy.load_policy_ckpt_dir), first.env_id)
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -212,6 +208,14 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         predictor=PredictorConfig(**_of(PredictorConfig, values)),
         policy=PolicyConfig(**_of(PolicyConfig, values)),
     )
+
+
+def _of_policy(place: Path, env_id: str) -> dict[str, Any]:
+    """Returns the settings that a policy brings along, by flag."""
+    state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=env_id)
+    with checkpoint.entries(place):
+        all_frames = bool(state.get("all_frames", False))  # which older policies did not have
+        return {"policy_network": state["network"], "all_frames": all_frames}
 
 
 def _seen_by(folder: Path) -> dict[str, bool]:

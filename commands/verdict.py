@@ -46,10 +46,7 @@ def advices(run: Run) -> list[str]:
 
 
 def _about_labels(run: Run) -> list[str]:
-    usual, accuracy = (
-        env_info(run.env_id).tuned.get("max_prefs", PrefsConfig.max_prefs),
-        run.last("validation_accuracy"),
-    )
+    usual, accuracy = int(_usual(run, "max_prefs", PrefsConfig.max_prefs)), run.last("validation_accuracy")
     predicted = run.column("predicted_reward")
     predicted = predicted[np.isfinite(predicted)]
     found = []

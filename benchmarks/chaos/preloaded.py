@@ -79,8 +79,8 @@ def _become(words: Sequence[str], output: int, cwd: Path) -> None:
     """Makes this forked process the command, and ends it as Python ends."""
     status = 1
     try:
-        for stream in (1, 2):
-            os.dup2(output, stream)
+        for number in (1, 2):
+            os.dup2(output, number)
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
         # It lacks the mark by which a case's processes are found, so it ends with the case.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -155,7 +155,12 @@ def test_damage_is_found_before_a_run_goes_on(run: Path, damage: Callable[[Path]
 
 def test_each_checkpoint_is_read_once_before_a_run_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, places = checkpoint.read, list[Path]()
-    monkeypatch.setattr(checkpoint, "read", lambda path: (places.append(path), read(path))[1])
+
+    def noted(path: Path) -> dict[str, object]:
+        places.append(path)
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, "read", noted)
     check_resumed(parse(["--resume", str(run)]))
     assert [place.parent.name for place in places] == ["policy", "reward_predictor"]
 
