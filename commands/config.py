@@ -13,6 +13,7 @@ import tyro
 
 from a2c.config import PolicyConfig
 from commands import LOG_DIR, Mode
+from commands.trackers import Track
 from drlhp.bounds import SEED, check
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
@@ -21,7 +22,7 @@ from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
 # Settings of where a run is kept and how it is shown, which do not change its results.
-INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "page")
+INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "track", "page")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class RunConfig:
     runs."""
     debug: bool = False
     """Print tracebacks, and more to log.txt."""
+    track: Track = "none"
+    """Send the curves of TensorBoard, the settings and the command to Weights & Biases or MLflow too."""
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
     predictor: tyro.conf.OmitArgPrefixes[PredictorConfig] = field(default_factory=PredictorConfig)
     policy: tyro.conf.OmitArgPrefixes[PolicyConfig] = field(default_factory=PolicyConfig)

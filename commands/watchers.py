@@ -1,12 +1,15 @@
-"""The people who watch a training run: at this screen, or on the page."""
+"""Who watches a training run: people at this screen or on the page, and an experiment tracker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.config import RunConfig
-from commands.progress import Progress, is_terminal
+from commands.config import RunConfig, settings
+from commands.progress import Progress, is_terminal, say
+from commands.run_folder import read_run_id
+from commands.trackers import Outcome
+from commands.tracking import Tracking
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer
 from drlhp.runtime.channels import Episode
@@ -20,7 +23,7 @@ IDLE_SECONDS = 0.05  # the same without either
 
 
 class Watchers:
-    """Shows the last full episode and the run's progress to the people who watch.
+    """Shows the last full episode and the run's progress to the people who watch, and the curves to a tracker.
 
     People may label at this screen or on the page. There the true reward would bias their answers.
     """
@@ -32,6 +35,10 @@ class Watchers:
         self._gatherer: PreferenceGatherer | None = None
         self._window: EpisodeWindow | None = None
         self._film: EpisodeFile | None = None  # shows the page the last full episode
+        self._outcome: Outcome = "finished"
+        self._tracking: Tracking | None = None
+        if config.track != "none":
+            self._tracking = Tracking(config.track, folder, read_run_id(folder), settings(config.as_dict()), say)
 
     def add_teacher(self, gatherer: PreferenceGatherer) -> None:
         """Follows this teacher; for a person on the page, the last full episode is kept as a film."""
@@ -95,18 +102,22 @@ class Watchers:
             self.page.trouble = self._film.trouble if self._film else ""
 
     def leave_screen(self) -> None:
-        """Ends the labelling, so that later messages appear in the terminal."""
+        """Ends the labelling of a run that is stopped, so that later messages appear in the terminal."""
+        self._outcome = "stopped"
         if self._gatherer is not None:
             self._gatherer.close()
 
     def fail(self, why: str) -> None:
-        """Tells the labellers on the page why the run ends."""
+        """Tells the labellers on the page why the run ends, and the tracker that it failed."""
+        self._outcome = "failed"
         if self.page is not None:
             self.page.fail(why)
 
     def close(self) -> None:
-        """Closes the window and waits for the film that is being written; may be called twice."""
+        """Closes the window, and waits for the film that is being written and for the tracker; may be called twice."""
         if self._window is not None:
             self._window.close()
         if self._film is not None:
             self._film.close()
+        if self._tracking is not None:
+            self._tracking.close(self._outcome)
