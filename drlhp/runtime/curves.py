@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drlhp.errors import naming
+from drlhp.runtime.run_texts import write_texts
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 class Curves:
     """The curves of one part of a run, in `events/<part>` of the run folder.
 
-    A process that writes no point makes no file and does not import TensorBoard.
+    The run's command and settings stand beside them. A process that writes no point makes no file and does not import
+    TensorBoard.
     """
 
     def __init__(self, run_dir: Path, part: str) -> None:
@@ -46,6 +48,8 @@ class Curves:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
             self._writer = SummaryWriter(str(self.folder))
+            with naming(self.folder):
+                write_texts(self._writer, self._run_dir)
         with naming(self.folder):
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
