@@ -36,7 +36,7 @@ class Tracking:
         self._facts = RunFacts(run_id or folder.name, folder, settings, shlex.join(sys.argv))
         self._old = self._files()
         self._loaders: dict[Path, Any] = {}  # each reads on where it stopped
-        self._over = threading.Event()
+        self._over, self._left = threading.Event(), False
         self._outcome: Outcome = "finished"
         self._thread = threading.Thread(target=self._follow, daemon=True, name="tracking")
         self._thread.start()
@@ -54,6 +54,8 @@ class Tracking:
             tracker.close(self._outcome)
         except Exception as error:
             log.warning("tracking", exc_info=True)
+            if self._left:
+                return
             self._say(
                 f"The run is no longer tracked by {self._name} ({reason_of(error)}); it goes on, and all curves are in "
                 f"{self._folder / 'events'}."
@@ -83,6 +85,10 @@ class Tracking:
         self._over.set()
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
+            self._left = True
+            threading.Thread(
+                target=release, args=(self._name,), daemon=True, name="tracking end"
+            ).start()  # it may hang as well
             self._say(
                 f"{self._name} has not answered for {END_SECONDS:.0f} seconds, so the end of the curves is only in "
                 f"{self._folder / 'events'}."

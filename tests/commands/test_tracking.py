@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from commands import trackers
+from commands import tracking as tracking_module
 from commands.report.model import scalars
 from commands.run_folder import read_run_id
 from commands.trackers import Track
@@ -79,11 +80,12 @@ def wandb_curves(folder: Path) -> dict[str, list[tuple[str, str]]]:
     return curves
 
 
-def process_of_wandb() -> int:
-    """The process in which wandb writes or sends."""
-    listed = [word for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()]
-    (found,) = (int(pid) for pid in listed if "wandb" in Path(f"/proc/{pid}/comm").read_text())
-    return found
+def process_of_wandb() -> subprocess.Popen[bytes]:
+    """The process in which wandb writes or sends; one that is killed has to be waited for here."""
+    from wandb.sdk import wandb_setup
+
+    process: subprocess.Popen[bytes] = wandb_setup.singleton().assert_service()._proc._process  # type: ignore
+    return process
 
 
 def tensorboard_points(folder: Path) -> set[tuple[str, int, float]]:
@@ -158,10 +160,29 @@ def test_a_tracker_that_fails_later_is_named_once(name: Track, tmp_path: Path, m
     if name == "mlflow":
         shutil.rmtree(mlflow_store)
     else:
-        os.kill(process_of_wandb(), signal.SIGKILL)
+        process = process_of_wandb()
+        process.kill()
+        process.wait()
     tracking.close("finished")
     tracking.close("finished")
     assert len(said) == 2 and said[0].startswith(f"Tracked by {name}: ") and "no longer tracked" in said[1]
+
+
+def test_a_tracker_that_hangs_does_not_keep_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking_module, "END_SECONDS", 0.1)
+    said: list[str] = []
+    tracking = Tracking("wandb", tmp_path, "a", {}, said.append)
+    while not said:
+        tracking._thread.join(0.05)
+    process = process_of_wandb()
+    process.send_signal(signal.SIGSTOP)
+    try:
+        tracking.close("finished")
+    finally:
+        process.kill()
+        process.wait()
+    tracking._thread.join()
+    assert len(said) == 2 and "has not answered" in said[1], "what fails after that is not said"
 
 
 def test_what_a_tracker_lacks_is_said_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
