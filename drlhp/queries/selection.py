@@ -201,7 +201,7 @@ class DrawnQueries:
         if len(pool) < 2:
             return []
         searches = iter(lambda: self._next(pool, initial=initial), None)  # once one fails, the others would too
-        return list(itertools.islice(searches, n))
+        return list(itertools.islice(searches, max(n, 0)))  # below 0 if more are open than wanted
 
     def learn(self, answered: Iterable[Answered]) -> None: ...
 

@@ -438,7 +438,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, monkeypatch
         (cartpole, {"log_dir": None}, UserError, "log_dir must be a folder, not None"),
         (cartpole, {"prefs_dir": 3}, UserError, "prefs_dir must be a folder, not 3"),
         (cartpole, {"pretrained_reward_predictor_dir": 3}, UserError, "predictor_dir must be a folder, not 3"),
-        (cartpole, {"ui": "browser"}, UserError, "ui must be 'auto', 'window' or 'web', not 'browser'"),
+        (cartpole, {"ui": "browser"}, UserError, "ui must be 'auto', 'window', 'web' or 'notebook', not 'browser'"),
         (cartpole, {"synthetic_prefs": "False"}, UserError, "synthetic_prefs must be True or False, not 'False'"),
         (cartpole, {"reward_predictor_log_level": "quiet"}, UserError, "must be a level of logging.*not 'quiet'"),
         (cartpole, {"seed": -1}, UserError, r"seed must be a whole number, 0 or more, and below 2\^62, not -1"),
