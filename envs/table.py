@@ -45,7 +45,7 @@ _BLANK_AREAS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 # ROMs of which the networks see all four frames of a step, because in the last two alone objects are hidden in at least
 # 1 % of moments (`benchmarks.learning.flicker.chosen` makes this list of results/flicker.json). The paper's games are
 # seen as in the paper, also Seaquest (3 %), so that results can be compared.
-_ALL_FRAMES = frozenset(
+ALL_FRAMES = frozenset(
     {
         *("bank_heist", "berzerk", "chopper_command", "crazy_climber", "double_dunk", "mr_do", "othello", "pacman"),
         *("robotank", "wizard_of_wor", "word_zapper", "yars_revenge"),
@@ -142,8 +142,8 @@ def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         blank_areas=_BLANK_AREAS.get(rom, ()),
         max_episode_frames=_MAX_EPISODE_FRAMES.get(rom, kwargs["max_num_frames_per_episode"]),
         action_names=tuple(action.name for action in actions),
-        tuned={"all_frames": rom in _ALL_FRAMES, **TUNED.get(env_id, {})},
-        all_frames=rom in _ALL_FRAMES,
+        tuned={"all_frames": rom in ALL_FRAMES, **TUNED.get(env_id, {})},
+        all_frames=rom in ALL_FRAMES,
     )
 
 

@@ -18,6 +18,8 @@ from drlhp.wrapper.settings import Settings
 from pref_db import PrefDB
 from tests.support.commands import DOT, SYNC, TINY, here, policy_steps
 
+pytestmark = pytest.mark.xdist_group("named_runs")  # what they share is made once
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -66,7 +68,7 @@ def test_a_resumed_run_is_looked_for_in_the_log_dir_that_is_given(runs: Path) ->
 
 def test_what_has_the_name_itself_comes_first(runs: Path) -> None:
     shutil.copytree(runs / "dot", "dot")
-    assert "Report: dot/report/report.html" in here(None, "report", "dot").stdout
+    assert find_run("dot", "runs") == Path("dot")
     assert find_run("nowhere", "runs") == Path("nowhere"), "each command says itself what is missing"
 
 

@@ -14,6 +14,8 @@ from commands.run_folder import RunFolder
 from pref_db import PrefDB
 from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
 
+pytestmark = pytest.mark.xdist_group("restore")  # what they share is made once
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

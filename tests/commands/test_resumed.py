@@ -22,6 +22,9 @@ from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
 STEPS = env_info(DOT).segment_length
 
 
+pytestmark = pytest.mark.xdist_group("resumed")  # what they share is made once
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log_dir with two runs that differ in their seeds."""

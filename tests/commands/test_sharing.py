@@ -27,7 +27,10 @@ from tests.support import ROOT
 from tests.support.commands import DEADLINE, DOT, SYNC, TINY, environment, here, one_sentence, policy_steps
 from tests.support.hub import TOKEN, Hub, running_hub
 
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the Hub's client, at uploads
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning"),  # of the Hub's client, at uploads
+    pytest.mark.xdist_group("sharing"),  # what they share is made once
+]
 
 
 @pytest.fixture(scope="module")
