@@ -18,7 +18,8 @@ def main() -> None:
     """Writes the summary, with the commit that printed it."""
     revision = short_revision(git_revision())
     printed = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    summary = printed[printed.index("Finished.") :].partition(FOLDER)[0].rstrip()
+    summary, _, rest = printed[printed.index("Finished.") :].partition(FOLDER)
+    summary += next(line for line in rest.splitlines() if line.startswith("The agent"))
     write_between("demo", f"```\n{summary}\n```\n\n(Printed by commit {revision}, on two cores.)")
 
 
