@@ -134,4 +134,7 @@ def write(path: Path, record: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(chaos)
+    try:
+        tyro.cli(chaos)
+    except KeyboardInterrupt:
+        sys.exit("Stopped by Ctrl-C; nothing is written.")
