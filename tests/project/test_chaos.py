@@ -20,6 +20,8 @@ from benchmarks.chaos.runs import check_end, check_labels
 from benchmarks.chaos.stored_files import StoredFiles
 from tests.support.labelling import make_store
 
+pytestmark = pytest.mark.slow  # most attacks start processes, and take any failure for a finding
+
 
 def seen(outcome: Outcome) -> list[str]:
     return [f"{finding.did}: {finding.seen}" for finding in outcome.findings]
