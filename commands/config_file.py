@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from commands.config import RunConfig, check_values, settings
+from commands.config import RunConfig, settings
 from commands.flags import defaults_for
-from commands.run_folder import MAX_CONFIG
+from commands.run_folder import checked_record, damaged
+from drlhp.cli.arguments import value_of
 from drlhp.errors import UserError
 from drlhp.runtime.regular_files import read_regular
+from drlhp.runtime.run_files import MAX_CONFIG
 
 PARTS = ("prefs", "predictor", "policy", "page")  # under which a run's config.json has its settings
 POSITIONALS = ("mode", "env_id")
@@ -25,20 +26,15 @@ def with_config_file(arguments: list[str]) -> list[str]:
     Raises:
         UserError: the file cannot be read, or holds something else than flags with values.
     """
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    reader.add_argument("--config")
-    try:
-        found = reader.parse_known_args(arguments)[0].config
-    except argparse.ArgumentError:  # no file after it, of which the reader of all flags tells
-        return arguments
+    found = value_of("config", arguments)
     if found is None:
         return arguments
-    values = _read(Path(found))
+    values, flags = _read(Path(found)), _flags()
     for name, given in zip(POSITIONALS, arguments, strict=False):
         wanted = values.pop(name, given)
         if wanted != given and not given.startswith("-"):
             raise UserError(f"{found} is for {wanted}, not for {given}; name that one, or remove {name} from the file.")
-    words = [word for name, value in values.items() for word in _words(Path(found), name, value)]
+    words = [word for name, value in values.items() for word in _words(Path(found), name, value, flags)]
     return [*arguments[:2], *words, *arguments[2:]]
 
 
@@ -55,7 +51,9 @@ def _read(path: Path) -> dict[str, Any]:
         place = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{place} is no YAML; write a setting on each line, such as `n_envs: 8`.") from error
     if isinstance(data, dict) and isinstance(data.get("config"), dict):
-        return _of_a_run(path, data["config"])
+        with damaged(path):
+            config = checked_record(data)["config"]
+        return _of_a_run(config)
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise UserError(f"{path} holds no settings; write one on each line, such as `n_envs: 8`.")
     values = {name: value for name, value in data.items() if name not in PARTS}
@@ -65,25 +63,25 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _of_a_run(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _of_a_run(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings that make a run's results, but for those that its environment and algorithm bring along."""
-    try:
-        check_values(config)
-    except UserError as error:
-        raise UserError(f"{path} is damaged ({str(error).rstrip('.')}); restore it.") from error
     run = RunConfig.from_dict(config)
     defaults = settings(defaults_for(run, frozenset({"algo"})).as_dict())
     changed = {name: value for name, value in settings(config).items() if value != defaults.get(name)}
     return {"algo": run.policy.algo} | {name: value for name, value in changed.items() if name not in POSITIONALS}
 
 
-def _words(path: Path, name: str, value: Any) -> list[str]:
-    """Returns a setting as it is given on a command line. Raises UserError if there is no such flag."""
+def _flags() -> dict[str, Any]:
+    """Returns the flags that a file may set, with their defaults."""
     defaults = RunConfig("gather_initial_prefs", "").as_dict()
     flags = {**settings(defaults), **defaults, **defaults["page"]}
-    known = flags.keys() - {*PARTS, *POSITIONALS, "config", "resume"}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+    return {name: value for name, value in flags.items() if name not in (*PARTS, *POSITIONALS, "config", "resume")}
+
+
+def _words(path: Path, name: str, value: Any, flags: dict[str, Any]) -> list[str]:
+    """Returns a setting as it is given on a command line. Raises UserError if there is no such flag."""
+    if name not in flags:
+        near = difflib.get_close_matches(name, flags, 1)
         fix = f"did you mean {near[0]}?" if near else "remove it."
         raise UserError(f"{path} sets {name}, which is no flag of a training run; {fix}")
     if isinstance(value, bool) != isinstance(flags[name], bool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import shlex
 from pathlib import Path
@@ -15,7 +14,7 @@ from commands import LOG_DIR
 from commands.config import RunConfig, settings
 from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config, read_record
-from drlhp.cli.arguments import ABSENT, lacks
+from drlhp.cli.arguments import ABSENT, lacks, value_of
 from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS
@@ -154,9 +153,7 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
         return arguments
     if len(arguments) == 1 or arguments[1].startswith("-"):
         raise UserError(f"--resume needs the folder of a run; give it, as in `python run.py --resume {LOG_DIR}/NAME`.")
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    reader.add_argument("--log_dir", "--log-dir", default=LOG_DIR)
-    run = find_run(arguments[1], reader.parse_known_args(arguments[2:])[0].log_dir)
+    run = find_run(arguments[1], value_of("log_dir", arguments[2:]) or LOG_DIR)
     config = RunConfig.from_dict(read_config(run))
     return [config.mode, config.env_id, "--resume", str(run), *arguments[2:]]
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,10 +20,10 @@ from drlhp.errors import UserError
 from drlhp.runtime.locks import FolderLock
 from drlhp.runtime.machine import machine
 from drlhp.runtime.regular_files import read_regular
+from drlhp.runtime.run_files import MAX_CONFIG
 
 log = logging.getLogger("run")
 
-MAX_CONFIG = 2**24  # bytes of config.json, to which each --resume may add ten thousand
 BEGAN_AS = ("mode", "env_id")  # settings that no flag can change later, so they are recorded twice
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "pyglet")
 
@@ -145,8 +146,6 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the folder is no run folder, or its config.json is damaged.
     """
-    from commands.config import check_values  # slow to import, which the list of experiments need not wait for
-
     file = path / "config.json"
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
@@ -154,18 +153,28 @@ def read_record(path: Path) -> dict[str, Any]:
     if not file.exists():
         raise UserError(f"{path} is no run folder (it has no config.json); give one such as runs/NAME.")
     data = read_regular(file, MAX_CONFIG)
+    with damaged(file):
+        return checked_record(json.loads(data))
+
+
+@contextlib.contextmanager
+def damaged(file: Path) -> Iterator[None]:
+    """Raises UserError in place of what the reading of a record raises."""
     try:
-        record = json.loads(data)
-        _check_record(record)
-        check_values(record["config"])
+        yield
     except (ValueError, KeyError, TypeError, RecursionError, UserError) as error:
         reason = str(error).rstrip(".")
         raise UserError(f"{file} is damaged ({reason}); restore it.") from error
-    return dict(record)
 
 
-def _check_record(record: dict[str, Any]) -> None:
-    """Raises ValueError or KeyError if config.json holds something else than a run writes; older runs write less."""
+def checked_record(record: Any) -> dict[str, Any]:
+    """Returns what config.json holds if that is what a run writes; older runs write less.
+
+    Raises:
+        ValueError, KeyError, TypeError, UserError: it is something else, or a setting cannot work.
+    """
+    from commands.config import check_values  # slow to import, which the list of experiments need not wait for
+
     config = record["config"]
     if not isinstance(config, dict):
         raise ValueError("no settings in it")
@@ -175,6 +184,8 @@ def _check_record(record: dict[str, Any]) -> None:
     for name, value in record.get("began_as", {}).items():
         if name in BEGAN_AS and config.get(name) != value:
             raise ValueError(f"its {name} is {config.get(name)}, and the run began with {value}")
+    check_values(config)
+    return dict(record)
 
 
 def read_run_id(path: Path) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from commands.run_folder import MAX_CONFIG
 from drlhp.cli.segment_files import MAX_SEGMENT_BYTES
 from drlhp.errors import UserError
 from drlhp.runtime.checkpoint import CheckpointError
 from drlhp.runtime.regular_files import open_regular
+from drlhp.runtime.run_files import MAX_CONFIG
 
 Kind = Literal["model", "dataset"]
 PARTS = ("policy", "reward_predictor")  # folders of a model repository

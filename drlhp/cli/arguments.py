@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, get_type_hints
 
@@ -37,6 +38,16 @@ def read_arguments(
     if missing := [word for name, word in needs.items() if str(getattr(found, name)) == ABSENT]:
         raise lacks(missing, f"{command} {example}")
     return found
+
+
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """Returns the value of one flag before the line is read as a whole; None if it is not given, or has no value."""
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    reader.add_argument(f"--{flag}", f"--{flag.replace('_', '-')}", dest="value")
+    try:
+        return reader.parse_known_args(arguments)[0].value
+    except argparse.ArgumentError:  # the reader of the whole line says what is missing
+        return None
 
 
 def lacks(missing: Sequence[str], example: str) -> UserError:

@@ -1,4 +1,4 @@
-"""The tables of a run folder, progress.csv and evaluations.csv: their columns, one writer and one reader for both."""
+"""The files of a run folder: the columns of progress.csv and evaluations.csv, one writer and one reader for both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TextIO
 from drlhp.errors import UserError, naming
 from drlhp.runtime.regular_files import open_regular
 
+MAX_CONFIG = 2**24  # bytes of config.json, to which each --resume may add ten thousand
 POLICIES = ("deterministic", "sampled")  # an evaluation plays both, and writes a row for each
 STATISTICS = ("episodes", "mean", "std", "lowest", "highest", "mean_length", "capped")  # of an evaluation's episodes
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from drlhp.errors import UserError
 from drlhp.runtime.regular_files import read_regular
+from drlhp.runtime.run_files import MAX_CONFIG
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-MAX_RECORD = 2**24  # bytes of config.json
 FIGURES = ("evaluation/deterministic_mean", "evaluation/sampled_mean", "reward_predictor/validation_accuracy")
 
 
 def write_texts(writer: SummaryWriter, run_dir: Path) -> None:
     """Adds the command and the settings in a run folder's config.json to TensorBoard; nothing if there is none."""
     try:
-        record = json.loads(read_regular(run_dir / "config.json", MAX_RECORD))
+        record = json.loads(read_regular(run_dir / "config.json", MAX_CONFIG))
         command, config = shlex.join(record["command"]), flat(record["config"])
     except (OSError, UserError, ValueError, KeyError, TypeError, AttributeError):
         return  # a wrapper writes none, and what reads it to resume says what is wrong with it
