@@ -42,9 +42,9 @@ EPISODE_SIDE = 168
 class PageServer:
     """Starts and restarts the server's process, and keeps its port, so that no other program takes it meanwhile."""
 
-    def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str) -> None:
-        """Starts the server. Raises UserError if the port is taken."""
-        self._socket = listen(config.web_host, config.web_port, port_before(run_dir))
+    def __init__(self, db_path: Path, run_dir: Path, config: PageConfig, labeller: str, before: int | None) -> None:
+        """Starts the server, if it can at the port before. Raises UserError if the port is taken."""
+        self._socket = listen(config.web_host, config.web_port, before)
         self._arguments = (db_path, run_dir, self._socket, labeller, config.web_origin, config.web_framed)
         self._delay = RESTART_SECONDS
         try:
@@ -105,9 +105,10 @@ class WebGatherer(QueueGatherer):
         self.trouble = trouble
         self._ended = False
         self._since, self._trouble = time.time(), ""  # the last failure that the server reported since then
-        self.server = PageServer(db.path, run_dir, config, labeller)
+        before = port_before(run_dir)
+        self.server = PageServer(db.path, run_dir, config, labeller, before)
         port = self.server.address.port
-        if config.web_port is None and port != DEFAULT_PORT:
+        if config.web_port is None and port not in (DEFAULT_PORT, before):
             print(f"Port {DEFAULT_PORT} is taken, so this page has port {port}; --web_port gives it another.")
         print(f"Label in a browser: {self.server.link}", flush=True)
         if config.web_origin:

@@ -279,6 +279,7 @@ def test_a_port_that_nobody_named_is_the_next_free_one_and_stays_the_pages(
         again = WebGatherer(db, tmp_path, PageConfig())
         again.close()
         assert again.server.address.port == port, "browsers look for the page there"
+        assert "is taken" not in capsys.readouterr().out, "nobody has tried the usual one"
         (tmp_path / "web" / "address.json").write_text('{"port": 99999999}')
         WebGatherer(db, tmp_path, PageConfig()).close()
 
