@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -16,8 +15,7 @@ from pref_db import PrefDB
 from tests.support.browser import (
     NEEDS_BROWSER,
     PHONE,
-    WAIT_MS,
-    WIDE,
+    arrived,
     press,
     rows,
     shown,
@@ -42,22 +40,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield found
 
 
-@contextlib.contextmanager
-def arrived(browser: Browser, link: str, **options: Any) -> Iterator[Page]:
-    """The page as a new browser opens it; fails on any error in the page."""
-    context = browser.new_context(**{"viewport": WIDE, **options})
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(link)
-    try:
-        yield page
-    finally:
-        context.close()
-    assert not errors
-
-
 def act(page: Page, key: str, expected: str) -> None:
     """Presses a key when the card's first moments are over, and waits for the card that it brings."""
     page.wait_for_timeout(GUARD_MS)
@@ -66,7 +48,7 @@ def act(page: Page, key: str, expected: str) -> None:
 
 
 def test_a_first_time_labeller_practises_and_no_practice_answer_is_stored(browser: Browser, server: Server) -> None:
-    with arrived(browser, server.link) as page:
+    with arrived(browser, server) as page:
         sent: list[str] = []
         page.on("request", lambda request: sent.append(request.url))
         page.wait_for_selector("#tour:has-text('Welcome')")
@@ -99,7 +81,7 @@ def test_a_first_time_labeller_practises_and_no_practice_answer_is_stored(browse
         press(page, "l")
         (answer,) = wait_for_answers(server, 1)
     assert (answer.comparison_id, answer.choice) == (first, "left")
-    with arrived(browser, server.link) as page:
+    with arrived(browser, server) as page:
         wait_for_pair(page)
         assert page.is_hidden("#tour"), "who has answers here is no first-time labeller, in any browser"
 
@@ -109,7 +91,7 @@ def test_the_tour_can_be_skipped_and_that_is_remembered_by_the_labellers_name(
     browser: Browser, server: Server, how: str
 ) -> None:
     guest = server.client().post("/api/invite", {"labeller": "Guest"})[1]["token"]
-    with arrived(browser, server.link) as page:
+    with arrived(browser, server) as page:
         page.wait_for_selector("#tour")
         if how == "button":
             page.click("#tour-skip")
@@ -132,12 +114,12 @@ def test_the_tour_can_be_skipped_and_that_is_remembered_by_the_labellers_name(
 
 def test_no_tour_leaves_it_out(browser: Browser, tmp_path: Path) -> None:
     make_store(tmp_path, 2, PageConfig(tour=False).settings(goal=2, initial_labels=0))
-    with running(tmp_path) as server, arrived(browser, server.link) as page:
+    with running(tmp_path) as server, arrived(browser, server) as page:
         assert wait_for_pair(page) and page.is_hidden("#tour")
 
 
 def test_a_page_that_nobody_touches_goes_on_with_the_tour(browser: Browser, server: Server) -> None:
-    with arrived(browser, server.link) as page:
+    with arrived(browser, server) as page:
         page.wait_for_selector("#tour")
         page.clock.install()
         page.mouse.move(5, 5)
@@ -150,7 +132,7 @@ def test_a_page_that_nobody_touches_goes_on_with_the_tour(browser: Browser, serv
 @pytest.mark.parametrize("on_its_side", [False, True])
 def test_on_a_phone_the_whole_tour_is_in_reach(browser: Browser, server: Server, on_its_side: bool) -> None:
     size = {"width": PHONE["height"], "height": PHONE["width"]} if on_its_side else PHONE
-    with arrived(browser, server.link, viewport=size, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
+    with arrived(browser, server, viewport=size, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
         page.wait_for_selector("#tour")
         for tapped in ("#tour-next", *("[data-choice=equal]", "#tour-next") * 3, "#tour-next"):
             boxes = page.evaluate(

@@ -100,7 +100,15 @@ def _repeat_until_next(page: Page, act: Callable[[], None], patience: float) -> 
 @contextmanager
 def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
     """The page in a browser of its own, with a pair on screen; fails on any error in the page."""
-    context = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
+    with arrived(browser, server, **options) as page:
+        wait_for_pair(page)
+        yield page
+
+
+@contextmanager
+def arrived(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
+    """The page as a new browser opens it; fails on any error in the page."""
+    context = browser.new_context(**{"viewport": WIDE, **options})
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     errors: list[str] = []
@@ -108,7 +116,6 @@ def opened(browser: Browser, server: Server, **options: Any) -> Iterator[Page]:
     home = (f"http://{server.address.host}:{server.address.port}/", "blob:")
     page.on("request", lambda request: None if request.url.startswith(home) else errors.append(request.url))
     page.goto(server.link)
-    wait_for_pair(page)
     try:
         yield page
     finally:
