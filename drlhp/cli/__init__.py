@@ -20,8 +20,8 @@ from drlhp.errors import USER_ERRORS, ChildError, UserError, told
 
 USER_ERROR, FAILURE, INTERRUPTED, CLOSED = 2, 1, 130, 141  # exit statuses
 
-# Module and function of each command; the module is imported when the command is used.
 COMPLETION = "--tyro-print-completion"
+# Module and function of each command; the module is imported when the command is used.
 PLACES = {
     "label": "drlhp.cli.label:label_command",
     "export": "drlhp.cli.exchange:export_command",

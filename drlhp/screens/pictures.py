@@ -22,9 +22,7 @@ BORDER = 5  # width in pixels of the border around the preferred side
 
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_STEP = 320, 112, 2  # pixels: least width, height, width of one agent step
 LINE_SIZE, SMALLEST_LINE = 15, 11  # pixels: size of the letters below a picture, at least; of those in a long line
-LINES_PER_WIDTH = (
-    40  # a picture is so many times wider than its letters are large; a larger one would be shrunk to watch
-)
+LETTERS_PER_WIDTH = 40  # A picture is so many letters wide, at most. A large one is shrunk to be watched.
 VIDEO_SUFFIXES = (".mp4", ".gif")
 VIDEO_SIDE = 320  # pixels: least short side of a video
 # Pixels of a picture of two clips. A whole multiple of 84x84 and of 160x210 fills a pane.
@@ -87,7 +85,7 @@ def with_lines(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
     check_frame("frame", frame)
     picture = _enlarge(frame, math.ceil(PLOT_WIDTH / frame.shape[1]))
     width = picture.shape[1]
-    size = max(LINE_SIZE, width // LINES_PER_WIDTH)
+    size = max(LINE_SIZE, width // LETTERS_PER_WIDTH)
     pitch, margin = round(size * 1.4), size // 2
     height = len(lines) * pitch + 2 * margin
     strip = Image.new("RGB", (width, height + height % 2), BACKGROUND)  # mp4 needs even sizes, as most pictures have
