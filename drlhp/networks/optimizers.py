@@ -1,4 +1,4 @@
-"""PyTorch's optimisers without its compiler, which else every process that trains imports: 1.6 s of processor time."""
+"""PyTorch's optimisers without its compiler, which else every process that trains imports, and never uses."""
 
 from __future__ import annotations
 
