@@ -246,7 +246,7 @@ def test_pixels_are_read_relative_to_their_first_statistics(
     # deviations of 50, 0 and 200 sqrt(59) / 60, but 25.5 at least
     np.testing.assert_allclose(gain[:4], [1 / 50, 1 / 25.5, 60 / 200 / 59**0.5, 1 / 25.5], rtol=1e-4)
     outputs = policy(pixels())[1]
-    np.testing.assert_allclose(outputs.detach(), float32_outputs(policy)[1].detach(), atol=0.05)
+    np.testing.assert_allclose(outputs.detach(), float32_outputs(policy)[1].detach(), rtol=0.03, atol=0.05)
     policy.observe(pixels().numpy())  # after the first steps nothing changes any more
     assert torch.equal(policy(pixels())[1], outputs)
     other = fast_policies()
