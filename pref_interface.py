@@ -39,7 +39,7 @@ TEACHERS_DRAWS = 1  # gives the teacher another random stream than the others of
 
 @dataclass(frozen=True)
 class PrefsConfig:
-    """Preferences; the defaults are the paper's for Atari (appendix A.2) if the paper names them."""
+    """Preferences; values here are the paper's for Atari (appendix A.2), and envs/tuned.py has what differs."""
 
     synthetic_prefs: bool = False
     """Let a synthetic teacher answer by the true reward of the segments; any --teacher flag implies this."""

@@ -36,7 +36,7 @@ NORMALISER_STRIDE = 7  # one in seven steps is kept: whole episodes of all envir
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """Reward predictor; the defaults are the paper's for Atari (appendix A.2) if the paper names them."""
+    """Reward predictor; values here are the paper's for Atari (appendix A.2), and envs/tuned.py has what differs."""
 
     reward_predictor_network: Literal["cnn", "feature_points"] = "cnn"
     """Body for pixel observations: the paper's CNN, or learned feature points."""

@@ -12,7 +12,7 @@ Algo = Literal["a2c", "ppo", "trpo"]
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Policy training; the defaults are the paper's for Atari (appendix A.2), if it names them."""
+    """Policy training; values here are the paper's for Atari (appendix A.2), and envs/tuned.py has what differs."""
 
     algo: Algo = "a2c"
     """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; only for vectors)."""
@@ -39,7 +39,7 @@ class PolicyConfig:
     """Lambda of the advantage estimates; 1 gives n-step returns."""
     continuing_episodes: bool = False
     """Hide the ends of episodes from the policy, as in the paper: returns continue with the next episode's rewards.
-    Off by default, because the results in results/ were measured with returns that end with the game."""
+    Off unless --preset paper is given, because results were measured with returns that end with the game."""
     whole_games: bool = False
     """Train on whole games of Enduro, through snow, night and fog, instead of the first 3,000 frames, whose rewards are
     easier to compare. Evaluations play whole games either way."""

@@ -36,6 +36,8 @@ class RunConfig:
     Hopper."""
     config: str | None = None
     """File with settings under the names of their flags: YAML, or the config.json of a run. Flags given here win."""
+    preset: Literal["measured", "paper"] = "measured"
+    """What other flags start from: the settings that gave the best measured results, or the paper's."""
     observation_key: str | None = None
     """Part of a Dict observation that the networks read, for example `image`. The run's environment is then called
     `ENV[image]`. By default they read all parts, laid flat."""

@@ -81,7 +81,7 @@ def _flags() -> dict[str, Any]:
 def _words(path: Path, name: str, value: Any, flags: dict[str, Any]) -> list[str]:
     """Returns a setting as it is given on a command line. Raises UserError if there is no such flag."""
     if name not in flags:
-        near = difflib.get_close_matches(name, flags, 1)
+        near = difflib.get_close_matches(name, flags, 1, cutoff=0.7)
         fix = f"did you mean {near[0]}?" if near else "remove it."
         raise UserError(f"{path} sets {name}, which is no flag of a training run; {fix}")
     if isinstance(value, bool) != isinstance(flags[name], bool):

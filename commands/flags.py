@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
+from envs.tuned import papers_settings
 from pref_db import store_path
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
@@ -29,6 +31,7 @@ FIXED = (
     # They describe what the run's folder holds: its networks' weights and its clips.
     *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
     *("clip_steps", "load_prefs_dir", "all_frames"),
+    "preset",  # which only says what the others were
     # They say what the run began with.
     *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
     *("explore_million_timesteps", "n_initial_rounds"),
@@ -36,6 +39,7 @@ FIXED = (
 
 
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
+OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")
 
 
 # Share of all labels that are gathered before training; for vector observations only (paper, appendix A.1).
@@ -81,12 +85,22 @@ def parse(arguments: list[str]) -> RunConfig:
     if first.resume:
         _check_place(Path(first.resume).resolve(), first, named)
         _check_changes(defaults, config)
-    if config.mode == "train_policy_with_preferences" and (fewer := _fewer_initial_labels(first, named)):
-        print(
-            f"Training starts after {fewer} of the {config.prefs.max_prefs} labels; --n_initial_prefs changes that.",
-            flush=True,
-        )
+    for sentence in _notes(config, first, named):
+        print(sentence, flush=True)
     return config
+
+
+def _notes(config: RunConfig, first: RunConfig, named: frozenset[str]) -> Iterator[str]:
+    """Yields what a user may not expect of the defaults."""
+    prefs = config.prefs
+    if config.mode == "train_policy_with_preferences" and (fewer := _fewer_initial_labels(first, named)):
+        yield f"Training starts after {fewer} of the {prefs.max_prefs} labels; --n_initial_prefs changes that."
+    asks_teacher = prefs.synthetic_prefs and prefs.gather_prefs and config.uses_preferences
+    if asks_teacher and "teacher" not in named and not first.resume and prefs.teacher != PrefsConfig.teacher:
+        yield (
+            f"The synthetic teacher is {prefs.teacher}, because the true reward cannot tell the first clips of this "
+            "game apart; --teacher oracle judges by it."
+        )
 
 
 def _recorded(first: RunConfig) -> RunConfig:
@@ -159,22 +173,12 @@ def _with_resumed_mode(arguments: list[str]) -> list[str]:
 
 
 def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
-    """Returns the paper's defaults, changed for the algorithm, the environment and the checkpoints that `first` names.
+    """Returns the defaults for the algorithm, the environment, the preset and the checkpoints that `first` names.
 
     Args:
         named: the flags on the command line; some of them take precedence over tuned defaults.
     """
-    info = env_info(first.env_id)
-    tuned = dict(info.tuned)
-    if (initial := _initial_labels(first, named)) is not None:
-        tuned["n_initial_prefs"] = initial
-    algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
-    values: dict[str, Any] = {"clip_steps": info.segment_length, **tuned, "algo": algo}
-    if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
-        values = {name: value for name, value in values.items() if name not in OF_AN_ALGORITHM}
-        values |= ALGORITHMS_DEFAULTS[algo]
-    elif info.kind == "vector" and first.policy.million_timesteps != PolicyConfig().million_timesteps:
-        values["lr_zero_million_timesteps"] = first.policy.million_timesteps  # so that it reaches 0 at the end
+    values = _of_environment(first, named)
     if first.prefs.load_prefs_dir:
         values |= _seen_by(store_path(Path(first.prefs.load_prefs_dir)).parent)
     if first.policy.load_policy_ckpt_dir:
@@ -205,6 +209,39 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
         predictor=PredictorConfig(**_of(PredictorConfig, values)),
         policy=PolicyConfig(**_of(PolicyConfig, values)),
     )
+
+
+def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
+    """Returns the settings of the environment and the preset, changed for the algorithm, by flag."""
+    info = env_info(first.env_id)
+    tuned = _tuned(first)
+    if (initial := _initial_labels(first, named)) is not None:
+        tuned["n_initial_prefs"] = initial
+    algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
+    if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
+        # How many steps a game takes is one of them.
+        others = OF_A_GAME if info.kind == "pixels" and tuned.get("algo") == "ppo" else OF_AN_ALGORITHM
+        tuned = {name: value for name, value in tuned.items() if name not in others}
+    values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
+    length = values.get("million_timesteps", PolicyConfig.million_timesteps)
+    lr_zero = values.get("lr_zero_million_timesteps", PolicyConfig.lr_zero_million_timesteps)
+    if "million_timesteps" in named and lr_zero == length:
+        length = first.policy.million_timesteps
+        values["lr_zero_million_timesteps"] = length  # so that it reaches 0 at the end
+    elif 0 < lr_zero < length:
+        values["lr_zero_million_timesteps"] = length
+    return values
+
+
+def _tuned(first: RunConfig) -> dict[str, Any]:
+    """Returns what the environment and the preset bring along, by flag."""
+    info = env_info(first.env_id)
+    if first.preset == "paper":
+        return papers_settings(info.env_id, info.kind)
+    tuned: dict[str, Any] = dict(info.tuned)
+    if not first.uses_preferences:  # the true reward does not change, so there are no early habits to lose
+        tuned.pop("policy_reset_million_timesteps", None)
+    return tuned
 
 
 def _of_policy(place: Path, env_id: str) -> dict[str, Any]:
@@ -238,8 +275,7 @@ def _initial_labels(first: RunConfig, named: frozenset[str]) -> int | None:
 
 def _fewer_initial_labels(first: RunConfig, named: frozenset[str]) -> int:
     """Returns the initial labels if --max_prefs leaves fewer than the environment's default; 0 if that stays."""
-    info, n_labels = env_info(first.env_id), first.prefs.max_prefs
-    tuned: dict[str, Any] = dict(info.tuned)
+    info, n_labels, tuned = env_info(first.env_id), first.prefs.max_prefs, _tuned(first)
     usual = tuned.get("n_initial_prefs", PrefsConfig.n_initial_prefs)
     if info.kind == "vector" or not named.isdisjoint(NAMES_INITIAL) or "max_prefs" not in named or n_labels >= usual:
         return 0

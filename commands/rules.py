@@ -60,7 +60,8 @@ def _check_teacher(config: RunConfig) -> None:
     is_function = ":" in prefs.teacher
     if prefs.teacher_end_penalty and is_function:
         raise UserError(
-            "--teacher_end_penalty changes the true reward, which a function as --teacher replaces; leave one out."
+            "--teacher_end_penalty changes the true reward, which a function as --teacher replaces; leave "
+            "one out, or give --teacher oracle."
         )
     if config.predictor.reward_target == "true_return" and (not prefs.synthetic_prefs or is_function):
         raise UserError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .bodies import TASKS, Task, task_id
 from .observations import reading_of
 from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, make, split_key
-from .tuned import TUNED, VECTOR_DEFAULTS
+from .tuned import BODY_DEFAULTS, PIXEL_DEFAULTS, TUNED, TUNED_GAMES, VECTOR_DEFAULTS
 
 STACK = 4
 PICTURE = 84  # side of the network's picture, pixels
@@ -142,7 +142,7 @@ def _atari_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         blank_areas=_BLANK_AREAS.get(rom, ()),
         max_episode_frames=_MAX_EPISODE_FRAMES.get(rom, kwargs["max_num_frames_per_episode"]),
         action_names=tuple(action.name for action in actions),
-        tuned={"all_frames": rom in ALL_FRAMES, **TUNED.get(env_id, {})},
+        tuned={**PIXEL_DEFAULTS, "all_frames": rom in ALL_FRAMES, **TUNED_GAMES.get(rom, {})},
         all_frames=rom in ALL_FRAMES,
     )
 
@@ -168,7 +168,8 @@ def _generic_info(env_id: str, spec: EnvSpec) -> EnvInfo:
         max_episode_frames=spec.max_episode_steps,
         action_names=tuple(str(action) for action in range(n_actions or 0)),
         tuned={
-            **(VECTOR_DEFAULTS if reading.kind == "vector" else {}),
+            **(VECTOR_DEFAULTS if reading.kind == "vector" else PIXEL_DEFAULTS),
+            **(BODY_DEFAULTS if is_body(spec) else {}),
             **TUNED.get(env_id, {}),
         },
         state_size=state_size,

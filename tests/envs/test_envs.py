@@ -24,6 +24,7 @@ from envs.preprocessing import PixelPreprocessing, area_resize
 from envs.registry import MOVING_DOT_ID
 from envs.table import ALL_FRAMES, MOVING_DOT
 from envs.tasks import SENTENCES
+from envs.tuned import PIXEL_DEFAULTS
 from tests.support import ROOT
 
 PAPER_GAMES = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
@@ -517,7 +518,7 @@ def test_continuous_actions_are_clipped_to_their_bounds() -> None:
 def test_other_pixel_environments_are_watched_and_their_faults_surface(picture_id: str) -> None:
     info = env_info(picture_id)
     assert (info.kind, info.frame_skip, info.fps, info.max_episode_frames) == ("pixels", 1, 12, 50)
-    assert info.segment_length == 18 and not info.tuned  # 1.5 s; the settings are those of Atari
+    assert info.segment_length == 18 and info.tuned == PIXEL_DEFAULTS  # 1.5 s; the settings are those of Atari
     with closing(make_vec_env(picture_id, 3, seed=0, n_watched=2)) as env:
         obs, _ = env.reset()
         assert obs.shape == (3, 4, 84, 84)
