@@ -82,9 +82,9 @@ class PolicyConfig:
     eval_interval_million_timesteps: float = 0.25
     """Million agent steps between evaluations of the policy, which also take place before and after training; 0:
     none."""
-    eval_episodes: Annotated[int, at_least(1)] = 10
-    """Episodes of an evaluation, the same each time: this many with the most likely actions, and as many with random
-    ones."""
+    eval_episodes: Annotated[int, at_least(1)] = 20
+    """Episodes of an evaluation, from the same starts in every run: this many with the most likely actions, and as many
+    with random ones."""
     log_interval: Annotated[int, at_least(1)] = 20
     """Policy updates between points of the TensorBoard curves."""
 

@@ -11,16 +11,27 @@ import torch
 from a2c.config import PolicyConfig
 from a2c.model import Policy
 from drlhp.runtime.channels import Channels
-from drlhp.runtime.run_files import EVALUATIONS
+from drlhp.runtime.run_files import EVALUATIONS, POLICIES
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 
-# Training environments have the seeds `seed + 1_000_003 * updates + i`, so no seed serves both.
-SEED_OFFSET = 500_000
+# Every run of every experiment is evaluated from the same starts: environment i has this seed and i more.
+SEED = 500_000
+# No training environment has a seed below.
+FIRST_TRAINING_SEED = 2**20
 # Agent steps: half an hour, Atari's own end of a game. It is for environments that have no end of their own.
 MAX_EPISODE_STEPS = 27_000
 # A policy may volley for ever, or wait for ever to serve. Once all cars of a day are passed Enduro has nothing to win
 # for the rest of that day, 3,300 steps at most.
 MAX_STEPS_WITHOUT_REWARD = 5_000
+
+
+def training_seed(seed: int, updates: int) -> int:
+    """Returns the seed of the first training environment of a run that begins to act after so many updates.
+
+    Hashed, so that runs with neighbouring seeds share no start.
+    """
+    (drawn,) = np.random.SeedSequence((seed, updates)).generate_state(1)
+    return FIRST_TRAINING_SEED + int(drawn) % (2**31 - 2 * FIRST_TRAINING_SEED)
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,6 @@ class Episodes:
             "capped": int(self.capped.sum()),
         }
 
-    def part(self, which: np.ndarray) -> Episodes:
-        """Returns the episodes of some environments, (N,) bool."""
-        return Episodes(self.returns[which], self.lengths[which], self.capped[which])
-
 
 def play(
     env: PreferenceVecEnv,
@@ -54,7 +61,7 @@ def play(
     channels: Channels,
     *,
     seed: int,
-    sampled: np.ndarray,
+    sampled: bool,
     max_steps: int = MAX_EPISODE_STEPS,
     max_without_reward: int = MAX_STEPS_WITHOUT_REWARD,
 ) -> Episodes | None:
@@ -62,8 +69,8 @@ def play(
 
     One episode each, because the first N to end would be the short ones. The environment ends an episode (its own time
     limit counts), or it is cut after `max_steps` agent steps, or after `max_without_reward` in a row without a reward.
-    If `sampled` (N,) is true actions are drawn as in training, else the most likely ones are taken. The policy's turn
-    is held for one step at a time, so that the trainer gets on.
+    If `sampled`, actions are drawn as in training; else the most likely ones are taken. The policy's turn is held for
+    one step at a time, so that the trainer gets on.
     """
     n, info = env.num_envs, env.info
     actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)
@@ -77,7 +84,8 @@ def play(
             return None
         with channels.turns.policy():
             noise = policy.noise(int(playing.sum()))
-            noise[~sampled[playing]] = 0.0
+            if not sampled:
+                noise[:] = 0.0
             remembered = memory[playing]
             actions[playing] = policy.act(observations[playing], noise, remembered)[0]
             memory[playing] = remembered
@@ -92,7 +100,7 @@ def play(
 
 
 class Evaluator:
-    """Says when the policy is to be evaluated, and plays the episodes: those of fixed seeds, the same each time.
+    """Says when the policy is to be evaluated, and plays the episodes: those of fixed seeds, the same for every run.
 
     An evaluation leaves no trace in the training: it has environments and random numbers of its own. The environments
     are made for the first one, all in this process, and kept.
@@ -100,12 +108,11 @@ class Evaluator:
     Args:
         info: the environment.
         config: the interval and the number of episodes.
-        seed: of the run.
         run_dir: where the evaluations of a resumed run lie.
     """
 
-    def __init__(self, info: EnvInfo, config: PolicyConfig, seed: int, run_dir: Path) -> None:
-        self.info, self.n_episodes, self.seed = info, config.eval_episodes, seed + SEED_OFFSET
+    def __init__(self, info: EnvInfo, config: PolicyConfig, run_dir: Path) -> None:
+        self.info, self.n_episodes = info, config.eval_episodes
         self.all_frames = config.all_frames
         self.interval = round(config.eval_interval_million_timesteps * 1e6)
         # The newest evaluation may be ahead of the checkpoint that the run goes on from; it is not repeated either.
@@ -124,23 +131,23 @@ class Evaluator:
     def evaluate(self, policy: Policy, channels: Channels, steps: int) -> dict[str, Episodes] | None:
         """Episodes by the names in POLICIES: the most likely actions (or means), and actions drawn at random.
 
-        Both are played at once, since a network costs little more for twice as many. None if the run is stopped
-        meanwhile.
+        Both start alike. None if the run is stopped meanwhile.
         """
-        n = self.n_episodes
         if self._env is None:
             self._env = make_vec_env(
-                self.info.env_id, 2 * n, self.seed, in_process=True, whole_games=True, all_frames=self.all_frames
+                self.info.env_id, self.n_episodes, SEED, in_process=True, whole_games=True, all_frames=self.all_frames
             )
+        played: dict[str, Episodes] = {}
         # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
         with torch.random.fork_rng([]):
-            torch.manual_seed(self.seed)
-            sampled = np.arange(2 * n) >= n
-            episodes = play(self._env, policy, channels, seed=self.seed, sampled=sampled)
-        if episodes is None:
-            return None
+            torch.manual_seed(SEED)
+            for name in POLICIES:
+                episodes = play(self._env, policy, channels, seed=SEED, sampled=name == "sampled")
+                if episodes is None:
+                    return None
+                played[name] = episodes
         self.evaluated_at = steps
-        return {"deterministic": episodes.part(~sampled), "sampled": episodes.part(sampled)}
+        return played
 
     def close(self) -> None:
         """Ends the environments."""

@@ -15,7 +15,7 @@ from a2c.config import PolicyConfig
 from a2c.crew import NO_FOLLOWERS, Arena, Crew, CrewBroken, Followers
 from a2c.demonstrations import Demonstrations, clone
 from a2c.environments import make_groups
-from a2c.evaluation import Evaluator
+from a2c.evaluation import Evaluator, training_seed
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.learner import Learner, new_policy
@@ -99,7 +99,7 @@ class PolicyWorker:
             self._imitate(Path(self.config.demonstrations))
         self.began_at = self.updates if spec.began_at is None else spec.began_at
         self.runner = self._begin_acting(shared.rollout, course)
-        self.evaluator = Evaluator(self.info, self.config, spec.seed, spec.run_dir)
+        self.evaluator = Evaluator(self.info, self.config, spec.run_dir)
         self.telemetry = Telemetry(
             channels, self.curves, steps=self.steps, max_steps=self.max_steps, predicts=self.rewarder is not None
         )
@@ -128,7 +128,7 @@ class PolicyWorker:
     def _begin_acting(self, rollout: Rollout, course: Course) -> Runner:
         """Starts the environments of the whole crew, and counts their episodes on from where the course was."""
         spec, config = self.spec, self.config
-        seed = spec.seed + 1_000_003 * self.began_at  # a resumed run goes on with other episodes
+        seed = training_seed(spec.seed, self.began_at)  # a resumed run goes on with other episodes
         n_shown = 0 if self.info.state_size else min(config.n_envs, max(spec.n_watched, int(spec.render_episodes)))
         self.crew.order("begin", [seed] * self.crew.size)
         envs = make_groups(
@@ -176,8 +176,8 @@ class PolicyWorker:
         if self._learned_all or self.channels.stop.is_set():
             # Resumed only for the last evaluation, or stopped during one, which a resumed run begins anew.
             return True
-        if training and self.channels.pause.is_set():
-            return False  # too many questions wait for an answer
+        if training and (self.channels.pause.is_set() or self.channels.behind.is_set()):
+            return False  # too many questions wait for an answer, or too many labels for the trainer
         with self.channels.turns.policy():
             worked = self._collect_and_learn(training)
         if training:

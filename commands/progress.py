@@ -215,6 +215,8 @@ def summary(progress: Progress, *, rewards: str, uses_preferences: bool) -> str:
         if rewards:
             rows.append(("true episode reward", rewards))
         rows.append(("agent steps", f"{a2c['steps']:,.0f}"))
+    if due := int(predictor.get("batches_due", 0)):
+        rows.append(("batches of labels", f"{predictor['batches_trained']:,.0f} trained, {due:,} due"))
     if evaluation := progress.values["evaluation"]:
         rows.append((f"evaluation ({evaluation['deterministic_episodes']:.0f} episodes)", _both_means(evaluation)))
     rows.append(("time", _clock(progress.seconds)))

@@ -20,6 +20,7 @@ from drlhp.runtime import checkpoint
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, as_number
 from drlhp.training.checkpoints import Checkpoints
 from drlhp.training.learner import Learner as RewardLearner
+from drlhp.training.pace import Pace
 from drlhp.training.pretraining import Pretraining
 from drlhp.training.trainer import TrainerSpec
 from envs import env_info
@@ -92,7 +93,7 @@ def _try_checkpoints(config: RunConfig, policy: Loaded | None, predictor: Loaded
         )
         trainer = RewardLearner(inputs, config.predictor, np.random.default_rng(0))
         pretraining = Pretraining(config.predictor.n_initial_epochs, None, freeze=True)
-        Checkpoints(spec, trainer, pretraining).take(*predictor)
+        Checkpoints(spec, trainer, pretraining, Pace(config.predictor, 0, policy_waits=True)).take(*predictor)
 
 
 def answers_seen(folder: Path) -> int:

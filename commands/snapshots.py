@@ -25,7 +25,7 @@ from pref_interface import PrefInterface
 
 log = logging.getLogger("run")
 
-FORMAT = 1  # of what the parts keep; a snapshot of another format is not restored
+FORMAT = 2  # of what the parts keep; a snapshot of another format is not restored
 # Settings with which a run can go on exactly from where it was with others.
 MAY_CHANGE = {
     *("million_timesteps", "lr_zero_million_timesteps", "max_prefs", "log_interval"),
@@ -62,7 +62,9 @@ class Snapshots:
             return None
         state = checkpoint.load(checkpoint.find(self.folder, ""), kind="synchronous", env_id=self.env_id)
         if state["settings"] != self.settings:
-            log.warning("the settings have changed, so the run goes on from its checkpoints in new environments")
+            log.warning(
+                "the settings or the program have changed, so the run goes on from its checkpoints in new environments"
+            )
             return None
         return state
 

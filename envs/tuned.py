@@ -42,7 +42,13 @@ VECTOR_DEFAULTS: dict[str, object] = {
 
 # For bodies of MuJoCo: every member of the ensemble learns from every label. Without held-out labels, overfitting to
 # the initial ones cannot be detected, so there are few passes over them.
-BODY_DEFAULTS: dict[str, object] = {"bootstrap": False, "hold_out": False, "n_initial_epochs": 25}
+# Their evaluations are cheap, so that more episodes can be played.
+BODY_DEFAULTS: dict[str, object] = {
+    "bootstrap": False,
+    "hold_out": False,
+    "n_initial_epochs": 25,
+    "eval_episodes": 50,
+}
 # The first predictors of Walker and Swimmer have hardly seen them stand or stroke, and habits learned then last.
 BEGINNING_ANEW: dict[str, object] = {"policy_reset_million_timesteps": 0.25}
 
@@ -52,6 +58,7 @@ TUNED: dict[str, dict[str, object]] = {
         "algo": "a2c",
         "million_timesteps": 0.1,
         "eval_interval_million_timesteps": 0.05,
+        "eval_episodes": 50,
         "lr": 3e-3,
         "lr_zero_million_timesteps": 0.1,
         "gamma": 0.9,  # each step is rewarded at once

@@ -103,6 +103,8 @@ def _tiles(run: Run) -> str:
         tiles.append((f"{run.labels:,}", "labels"))
         if not math.isnan(accuracy := run.last("validation_accuracy")):
             tiles.append((f"{accuracy:.0%}", "of validation labels predicted right"))
+        if (due := run.last("batches_due")) >= 1:
+            tiles.append((f"{run.last('batches_trained'):,.0f}", f"batches of labels trained, of {due:,.0f} due"))
     for name, text in (("steps", "agent steps"), ("episodes", "training episodes")):
         if not math.isnan(value := run.last(name)):
             tiles.append((f"{value:,.0f}", text))

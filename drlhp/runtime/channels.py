@@ -62,7 +62,7 @@ class Episode:
 class Channels:
     """Everything that the processes of a run share."""
 
-    KEPT = ("bell", "pause", "agent_steps", "n_labels", "trained_batches")
+    KEPT = ("bell", "pause", "behind", "agent_steps", "n_labels", "trained_batches")
 
     segments: Any  # Queue[Candidate], a2c -> pref_interface; full: the segment is dropped and counted
     bell: StopFlag | None  # the store has new labels: pref_interface sets it, the trainer clears it; None: no trainer
@@ -70,6 +70,7 @@ class Channels:
     episodes: Any  # Queue[Episode], a2c -> main; holds one, the next replaces nothing until it is taken
     stop: StopFlag  # finish the step, checkpoint, leave
     pause: StopFlag  # the policy waits for labels; set and cleared by pref_interface
+    behind: StopFlag  # the policy waits for the trainer, which sets and clears it
     save: StopFlag  # write a checkpoint of the reward predictor now; the trainer clears it when that is done
     agent_steps: Any  # training steps taken by the policy, written by a2c alone
     n_labels: Any  # labels in the store, written by pref_interface alone once the run has begun
@@ -95,6 +96,7 @@ class Channels:
                 stop,
                 StopFlag(None),
                 StopFlag(None),
+                StopFlag(None),
                 ctypes.c_int64(0),
                 ctypes.c_int64(0),
                 ctypes.c_int64(0),
@@ -109,6 +111,7 @@ class Channels:
             _queue(context),
             _queue(context, 1),
             stop,
+            StopFlag(context),
             StopFlag(context),
             StopFlag(context),
             context.RawValue(ctypes.c_int64, 0),

@@ -87,6 +87,8 @@ PROGRESS = RunFile(
         "predicted_reward",  # older files lack this column and those below
         "validation_loss",
         "true_reward_total",  # the sum over all steps of the training
+        "batches_due",  # of labels, for the steps of the policy so far
+        "batches_trained",
     ),
     checked=("seconds", "steps", "episode_return"),
     has_gaps=True,

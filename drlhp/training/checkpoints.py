@@ -13,6 +13,7 @@ import torch
 from drlhp.bounds import check
 from drlhp.runtime import checkpoint
 from drlhp.training.learner import Learner
+from drlhp.training.pace import Pace
 from drlhp.training.pretraining import Pretraining
 from reward_predictor import ARCHITECTURE
 
@@ -23,10 +24,10 @@ PART = "reward_predictor"  # the folder of a run that holds the checkpoints, and
 
 
 class Checkpoints:
-    """Saves a learner and the end of its pretraining, and loads them again."""
+    """Saves a learner, the end of its pretraining and its pace, and loads them again."""
 
-    def __init__(self, spec: TrainerSpec, learner: Learner, pretraining: Pretraining) -> None:
-        self.spec, self.learner, self.pretraining = spec, learner, pretraining
+    def __init__(self, spec: TrainerSpec, learner: Learner, pretraining: Pretraining, pace: Pace) -> None:
+        self.spec, self.learner, self.pretraining, self.pace = spec, learner, pretraining, pace
         self.folder = spec.run_dir / PART
         self._due_at = time.monotonic() + checkpoint.MAX_SECONDS
 
@@ -54,6 +55,7 @@ class Checkpoints:
             "pretrained": pretrained,
             **self.pretraining.state(),
             **self.learner.state(),
+            **self.pace.state(),
             "random": torch.get_rng_state(),
         }
         return checkpoint.save(self.folder, self.learner.batches, state)
@@ -88,6 +90,7 @@ class Checkpoints:
             if self.is_own(path):
                 self.learner.load(state)
                 self.pretraining.load(state)
+                self.pace.load(state)
                 torch.set_rng_state(state["random"])
             return bool(state["pretrained"])
 

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reward_predictor import PredictorConfig
 
-BACKLOG_BATCHES = 10  # a trainer that fell behind makes up for these beside the last rollout; the rest is let go
+BACKLOG_BATCHES = 10  # a trainer may fall behind by these beside the last rollout
 
 
 class Pace:
     """Counts the batches that the trainer owes, so that neither the policy nor the trainer starves the other.
 
+    A policy that can wait does so while the trainer is behind, so that the load of a machine does not change what is
+    learned. Of one that cannot, because it is somebody else's program, what is owed beyond the backlog is let go.
+
     Args:
         rollout_steps: agent steps that the policy takes at a time.
+        policy_waits: whether the policy can wait.
     """
 
-    KEPT = ("_owed", "_steps_seen")
+    KEPT = ("due", "trained", "_owed", "_steps_seen")
 
-    def __init__(self, config: PredictorConfig, rollout_steps: int) -> None:
+    def __init__(self, config: PredictorConfig, rollout_steps: int, *, policy_waits: bool) -> None:
         self._rate, self._size = config.labels_per_step, config.label_batch_size
         self._most = BACKLOG_BATCHES * self._size + rollout_steps * self._rate
-        self._owed, self._steps_seen = 0.0, 0  # labels to train on, by the agent steps so far
+        self._policy_waits = policy_waits
+        self.due, self.trained = 0.0, 0  # batches for the agent steps so far; the trainer counts the latter
+        self._owed = 0.0  # labels to train on
+        self._steps_seen: int | None = 0  # None: those so far were another process's concern
 
-    def follow(self, agent_steps: int) -> None:
-        """Owes labels for the steps that the policy has taken since the last call."""
-        self._owed = min(self._owed + (agent_steps - self._steps_seen) * self._rate, self._most)
-        self._steps_seen = agent_steps
+    @property
+    def behind(self) -> bool:
+        """Whether the policy should wait."""
+        return self._policy_waits and self._owed > self._most
+
+    def follow(self, agent_steps: int, *, learns: bool) -> None:
+        """Owes labels for the steps that the policy has taken since the last call.
+
+        Args:
+            learns: there are labels to train on; else nothing is due.
+        """
+        if self._steps_seen is None:
+            if not agent_steps:  # the policy has not said yet where it goes on
+                return
+            self._steps_seen = agent_steps
+        # A policy that went on from an older checkpoint takes some steps again, which the trainer has followed.
+        labels = max(0, agent_steps - self._steps_seen) * self._rate * learns
+        self._steps_seen = max(self._steps_seen, agent_steps)
+        self.due += labels / self._size
+        self._owed += labels
+        if not self._policy_waits:
+            self._owed = min(self._owed, self._most)
 
     def take_batches(self) -> int:
-        """Returns the number of whole batches that are owed, and counts them as trained."""
+        """Returns the number of whole batches that are owed, and owes them no more."""
         n_batches = int(self._owed // self._size)
         self._owed -= n_batches * self._size
         return n_batches
+
+    def state(self) -> dict[str, Any]:
+        """Returns the entries of a checkpoint."""
+        return {"pace": {name: getattr(self, name) for name in self.KEPT}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continues from a checkpoint; older ones do not say how many steps were followed."""
+        self._steps_seen = None
+        for name, value in state.get("pace", {}).items():
+            setattr(self, name, value)

@@ -78,6 +78,8 @@ class TrainerSpec:
     intervals: Intervals = Intervals()
     rollout_steps: int = 0
     """Agent steps that the policy takes at a time."""
+    policy_waits: bool = True
+    """Whether the policy waits while the trainer is behind (`Channels.behind`)."""
     n_initial_batches: int | None = None
     """End pretraining after these batches, or if frozen not before them; None leaves the end to the loss."""
     make_network: networks.MakeNetwork | None = None
@@ -107,8 +109,8 @@ class Trainer:
         self.db = PrefDB.open(spec.run_dir / "prefs.db", read_only=True)
         self.labels = LabelSet(self.db, channels.bell, spec.config, rng)
         self.pretraining = Pretraining(spec.config.n_initial_epochs, spec.n_initial_batches, freeze=spec.freeze)
-        self.checkpoints = Checkpoints(spec, self.learner, self.pretraining)
-        self.pace = Pace(spec.config, spec.rollout_steps)
+        self.pace = Pace(spec.config, spec.rollout_steps, policy_waits=spec.policy_waits)
+        self.checkpoints = Checkpoints(spec, self.learner, self.pretraining, self.pace)
         self.measurements = Measurements()
         self.curves = Curves(spec.run_dir, PART)
         self.stage = Stage.PRETRAINING
@@ -170,13 +172,16 @@ class Trainer:
         """Trains on the batches that the policy's steps have made due."""
         if not self.labels.pairs:
             self._receive()
-        self.pace.follow(self.channels.agent_steps.value)
-        n_batches = self.pace.take_batches() if self.labels.pairs else 0
+        self.pace.follow(self.channels.agent_steps.value, learns=bool(self.labels.pairs))
+        if self.pace.behind:
+            self.channels.behind.set()
+        n_batches = self.pace.take_batches()
         if not n_batches:
             self._receive()  # though nothing is learned from the labels now, they are counted
             return False
         with self.channels.turns.trainer():  # for all batches: one rollout of PPO makes several due
             self._train(n_batches)
+        self.channels.behind.clear()
         return True
 
     def _train(self, n_batches: int) -> None:
@@ -188,6 +193,7 @@ class Trainer:
             if self.channels.stop.is_set() or not self.labels.pairs:  # the only label may have been taken back
                 return
             self._train_batch(self.labels.sample())
+            self.pace.trained += 1
             batches = self.learner.batches
             if batches % intervals.publish == 0:
                 self._publish()
@@ -304,6 +310,8 @@ class Trainer:
             "epochs": float(self.pretraining.epochs),
             "max_epochs": float(self.config.n_initial_epochs),
             "batches": float(self.learner.batches),
+            "batches_due": self.pace.due,
+            "batches_trained": float(self.pace.trained),
             "pretrained": float(self.pretrained),
             "training_accuracy": self.measurements.training.accuracy,
             "validation_loss": self.measurements.validation.loss,

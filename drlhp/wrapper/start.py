@@ -217,6 +217,7 @@ def start_trainer(background: BackgroundProcesses, settings: Settings, env: Wrap
         freeze=not settings.collect_prefs,
         resume=False,
         improve=not settings.collect_prefs,
+        policy_waits=False,
         n_threads=max(1, n_cores() // 2),
         intervals=Intervals(
             publish=settings.reward_predictor_refresh_interval,

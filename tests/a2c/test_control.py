@@ -67,6 +67,18 @@ def test_the_rest_of_an_episode_that_began_in_its_middle_is_not_counted_as_one(t
     begun.close()
 
 
+def test_a_policy_waits_while_the_trainer_is_behind(tmp_path: Path) -> None:
+    rewarder = untrained()
+    rewarder.board.publish(rewarder.predictor)
+    channels = Channels.create(synchronous=True, take_turns=False)
+    begun = worker(tmp_path, 0.03, rewarder=rewarder, channels=channels)
+    channels.behind.set()
+    assert not begun.step() and begun.steps == 0
+    channels.behind.clear()
+    assert begun.step() and begun.steps > 0
+    begun.close()
+
+
 def test_actions_begin_with_the_deviation_that_was_asked_for(tmp_path: Path) -> None:
     begun = worker(tmp_path, 0.03, "--init_noise_std", "0.2")
     rollout, _ = begun.runner.collect()

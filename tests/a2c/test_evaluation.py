@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.evaluation import SEED_OFFSET, Evaluator, play
+from a2c.evaluation import FIRST_TRAINING_SEED, SEED, Evaluator, play, training_seed
 from a2c.model import Policy
 from a2c.worker import PolicyWorker, WorkerSpec
 from commands.flags import parse
@@ -59,11 +59,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
 # -- which episodes count ----------------------------------------------------------------------------------------------
 
 
-MOST_LIKELY = np.zeros(4, np.bool_)
-
-
-@pytest.mark.parametrize("sampled", [MOST_LIKELY, ~MOST_LIKELY])
-def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(sampled: np.ndarray) -> None:
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(sampled: bool) -> None:
     """Environment 1 ends twenty short episodes while environment 2 plays its first."""
     info = env_info()
     env = ScriptedVecEnv(info, LENGTHS)
@@ -83,7 +80,7 @@ def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(samp
 def test_a_long_episode_is_cut_and_counted() -> None:
     info = env_info()
     env = ScriptedVecEnv(info, LENGTHS)
-    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, sampled=MOST_LIKELY, max_steps=13)
+    episodes = play(env, Policy(info, "feature_points"), channels(), seed=0, sampled=False, max_steps=13)
     assert episodes is not None
     assert episodes.lengths.tolist() == [13, 2, 13, 7]
     assert episodes.capped.tolist() == [False, False, True, False], "an end of its own at the last step is no cut"
@@ -93,11 +90,11 @@ def test_a_long_episode_is_cut_and_counted() -> None:
 
 def test_an_episode_in_which_nothing_is_won_is_cut() -> None:
     """A new policy does not serve in Breakout's second life, and scores before that."""
-    with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, SEED_OFFSET)) as env:
+    with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, SEED)) as env:
         policy = new_policy("BreakoutNoFrameskip-v4")
         with torch.no_grad():
             policy.actor.bias[2] += 100  # always to the right
-        episodes = play(env, policy, channels(), seed=3, sampled=MOST_LIKELY[:2], max_without_reward=150)
+        episodes = play(env, policy, channels(), seed=3, sampled=False, max_without_reward=150)
     assert episodes is not None and episodes.capped.all() and (episodes.lengths >= 150).all()
     assert (episodes.lengths == 150).tolist() == (episodes.returns == 0).tolist(), "each reward gives it more time"
 
@@ -105,7 +102,7 @@ def test_an_episode_in_which_nothing_is_won_is_cut() -> None:
 def test_continuous_actions() -> None:
     info = env_info("vector", None)
     policy, env = Policy(info, "nature"), ScriptedVecEnv(info, [[3], [4]])
-    assert play(env, policy, channels(), seed=0, sampled=MOST_LIKELY[:2]) is not None
+    assert play(env, policy, channels(), seed=0, sampled=False) is not None
     with torch.inference_mode():
         mean = policy(torch.from_numpy(env.shown[1][2].observation[None]))[0][0]
     np.testing.assert_allclose(env.shown[1][2].action, mean.numpy(), atol=1e-6)
@@ -115,18 +112,16 @@ def test_continuous_actions() -> None:
 def test_every_evaluation_plays_the_same_episodes_and_a_better_policy_shows(tmp_path: Path, env_id: str) -> None:
     config = PolicyConfig(eval_episodes=6)
     policy, ring = new_policy(env_id), channels()
-    with closing(Evaluator(find_env(env_id), config, 0, tmp_path)) as evaluator:
+    with closing(Evaluator(find_env(env_id), config, tmp_path)) as evaluator:
         first = evaluator.evaluate(policy, ring, 0)
         torch.rand(1)  # training goes on
         again = evaluator.evaluate(policy, ring, 1)
         with torch.no_grad():
             policy.actor.bias[0] += 100
         other = evaluator.evaluate(policy, ring, 2)
-    with closing(Evaluator(find_env(env_id), config, 0, tmp_path)) as fresh:
+    with closing(Evaluator(find_env(env_id), config, tmp_path)) as fresh:
         resumed = fresh.evaluate(policy, ring, 3)
-    with closing(Evaluator(find_env(env_id), config, 1000, tmp_path)) as elsewhere:
-        moved = elsewhere.evaluate(policy, ring, 3)
-    assert first and again and other and resumed and moved
+    assert first and again and other and resumed
     for name in ("deterministic", "sampled"):
         assert first[name].returns.tolist() == again[name].returns.tolist()
         assert first[name].lengths.tolist() == again[name].lengths.tolist()
@@ -135,15 +130,37 @@ def test_every_evaluation_plays_the_same_episodes_and_a_better_policy_shows(tmp_
     assert first["sampled"].returns.tolist() != first["deterministic"].returns.tolist()
     if env_id == CARTPOLE:  # always pushed to one side, it falls as its start decides
         assert len(set(other["deterministic"].lengths.tolist())) > 1, "episodes differ from each other"
-        assert other["deterministic"].lengths.tolist() != moved["deterministic"].lengths.tolist()
+        lengths = [other[name].lengths.tolist() for name in ("deterministic", "sampled")]
+        assert lengths[0] == lengths[1], "both start alike"
+
+
+def test_seeds_of_runs_share_no_start_with_each_other_nor_with_evaluations() -> None:
+    evaluations, starts = range(SEED, SEED + 1000), set[int]()
+    for updates in (0, 1, 1000):
+        for seed in range(300):
+            mine = training_seed(seed, updates)
+            assert mine >= FIRST_TRAINING_SEED > evaluations.stop and mine + 1000 < 2**31
+            assert not set(range(mine, mine + 64)).intersection(starts)
+            starts.update(range(mine, mine + 64))
+
+
+@pytest.mark.parametrize("env_id", [CARTPOLE, DOT])
+def test_runs_with_neighbouring_seeds_start_apart(tmp_path: Path, env_id: str) -> None:
+    shown = []
+    for seed in (3, 4):
+        config = replace(parse(["train_policy_with_original_rewards", env_id]).policy, n_envs=8)
+        with closing(PolicyWorker(WorkerSpec(env_id, config, tmp_path / str(seed), seed), channels())) as made:
+            made.runner.collect()
+            shown.append({frame.tobytes() for frame in made.runner.rollout.observations[0]})
+    assert len(shown[0]) == len(shown[1]) == 8 and not shown[0] & shown[1]
 
 
 def test_a_new_policy_loses_at_pong() -> None:
     """Random play loses by 20.3 on the mean of many games; a game is lost at 21."""
-    with closing(make_vec_env(PONG, 3, SEED_OFFSET)) as env:
+    with closing(make_vec_env(PONG, 3, SEED)) as env:
         policy = new_policy(PONG)
-        episodes = play(env, policy, channels(), seed=SEED_OFFSET, sampled=~MOST_LIKELY[:3])
-        short = play(env, policy, channels(), seed=SEED_OFFSET, sampled=~MOST_LIKELY[:3], max_steps=40)
+        episodes = play(env, policy, channels(), seed=SEED, sampled=True)
+        short = play(env, policy, channels(), seed=SEED, sampled=True, max_steps=40)
     assert episodes is not None and short is not None
     assert not episodes.capped.any() and (episodes.lengths > 700).all()
     assert (episodes.returns >= -21).all() and (episodes.returns <= -15).all()
@@ -154,10 +171,8 @@ def test_a_new_policy_loses_at_pong() -> None:
 def test_atari_plays_the_same_games_again() -> None:
     with closing(make_vec_env("BreakoutNoFrameskip-v4", 2, 5)) as env:
         policy = new_policy("BreakoutNoFrameskip-v4")
-        played = [
-            play(env, policy, channels(), seed=SEED_OFFSET, sampled=MOST_LIKELY[:2], max_steps=n) for n in (90, 150)
-        ]
-        again = play(env, policy, channels(), seed=SEED_OFFSET, sampled=MOST_LIKELY[:2], max_steps=90)
+        played = [play(env, policy, channels(), seed=SEED, sampled=False, max_steps=n) for n in (90, 150)]
+        again = play(env, policy, channels(), seed=SEED, sampled=False, max_steps=90)
     assert played[0] and again
     assert played[0].returns.tolist() == again.returns.tolist()
     assert played[0].lengths.tolist() == again.lengths.tolist()
@@ -177,11 +192,11 @@ def due_at(evaluator: Evaluator, steps: list[int]) -> list[int]:
 
 def test_evaluations_come_at_the_start_at_each_multiple_and_at_the_end(tmp_path: Path) -> None:
     config = PolicyConfig(eval_interval_million_timesteps=0.0001)
-    evaluator = Evaluator(find_env(DOT), config, 0, tmp_path)
+    evaluator = Evaluator(find_env(DOT), config, tmp_path)
     assert due_at(evaluator, [0, 0, 40, 80, 120, 160, 200, 240, 240]) == [0, 120, 200, 240]
-    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [0, 350, 390, 400]) == [0, 350, 400]
-    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [50, 90]) == [50, 90], "one resumed without any"
-    off = Evaluator(find_env(DOT), replace(config, eval_interval_million_timesteps=0.0), 0, tmp_path)
+    assert due_at(Evaluator(find_env(DOT), config, tmp_path), [0, 350, 390, 400]) == [0, 350, 400]
+    assert due_at(Evaluator(find_env(DOT), config, tmp_path), [50, 90]) == [50, 90], "one resumed without any"
+    off = Evaluator(find_env(DOT), replace(config, eval_interval_million_timesteps=0.0), tmp_path)
     assert due_at(off, [0, 100, 200]) == []
 
 
@@ -190,7 +205,7 @@ def test_a_resumed_run_evaluates_where_none_was_before(tmp_path: Path) -> None:
     config = PolicyConfig(eval_interval_million_timesteps=0.0001)
     written = "".join(f"1.0,{steps},9,{policy},2,1.5,0.5,1.0,2.0,3.0,0\n" for steps in (0, 200) for policy in POLICIES)
     (tmp_path / "evaluations.csv").write_text(f"{','.join(EVALUATIONS.columns)}\n{written}2.0,300,9,determ")
-    assert due_at(Evaluator(find_env(DOT), config, 0, tmp_path), [120, 200, 240, 300, 380]) == [300, 380]
+    assert due_at(Evaluator(find_env(DOT), config, tmp_path), [120, 200, 240, 300, 380]) == [300, 380]
 
 
 def test_the_moving_dot_has_an_interval_of_its_own() -> None:
@@ -199,13 +214,18 @@ def test_the_moving_dot_has_an_interval_of_its_own() -> None:
     assert parse([words[0], PONG]).policy.eval_interval_million_timesteps == 0.25
 
 
+def test_more_episodes_are_played_where_they_are_cheap() -> None:
+    for env_id, n in ((DOT, 50), ("Hopper", 50), ("Hopper-v5", 50), (PONG, 20), (CARTPOLE, 20)):
+        assert parse(["train_policy_with_original_rewards", env_id]).policy.eval_episodes == n
+
+
 # -- what they leave untouched -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def worker(folder: Path, env_id: str, **changes: Any) -> Iterator[tuple[PolicyWorker, Channels]]:
     """A worker on the true reward, in this process."""
-    config = replace(parse(["train_policy_with_original_rewards", env_id]).policy, n_envs=2, **changes)
+    config = replace(parse(["train_policy_with_original_rewards", env_id, "--algo", "a2c"]).policy, n_envs=2, **changes)
     ring = channels()
     made = PolicyWorker(WorkerSpec(env_id, config, folder, 0, resume=folder.exists()), ring)
     with closing(made):
@@ -272,7 +292,7 @@ def test_the_clocks_of_the_speeds_stand_still(tmp_path: Path) -> None:
 def test_the_trainer_gets_its_turns_during_an_evaluation() -> None:
     info, ring = env_info(), channels(take_turns=True)
     env, policy = ScriptedVecEnv(info, LENGTHS), Policy(info, "feature_points")
-    played = threading.Thread(target=play, args=(env, policy, ring), kwargs={"seed": 0, "sampled": MOST_LIKELY})
+    played = threading.Thread(target=play, args=(env, policy, ring), kwargs={"seed": 0, "sampled": False})
     played.start()
     turns = 0
     while played.is_alive():

@@ -112,8 +112,8 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
             r.advantages[:] = advantages(r.rewards, r.values, r.last_values, *bounds, gamma=0.99, gae_lambda=0.95)
             r.returns[:] = r.advantages + r.values
             ppo_update(policy, optimizer, Batch.of(r), config)
-        channels, sampled = Channels.create(synchronous=True, take_turns=False), np.zeros(64, np.bool_)
-        episodes = play(Cue(64), policy, channels, seed=0, sampled=sampled)
+        channels = Channels.create(synchronous=True, take_turns=False)
+        episodes = play(Cue(64), policy, channels, seed=0, sampled=False)
         assert episodes is not None
         correct[network] = float((episodes.returns > 0).mean())
     assert correct["nature_lstm"] == 1 and correct["nature"] < 0.75

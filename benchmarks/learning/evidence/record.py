@@ -81,6 +81,8 @@ def figures(run: Path, thresholds: tuple[float, ...]) -> dict[str, Any]:
         "true_reward_last_100_episodes": _last(rows, "episode_return"),
         "true_reward_total": _last(rows, "true_reward_total"),
         "validation_accuracy": _last(rows, "validation_accuracy"),
+        "batches_due": _last(rows, "batches_due"),
+        "batches_trained": _last(rows, "batches_trained"),
         "median_steps_per_second": round(statistics.median(float(row["steps_per_second"]) for row in training)),
         "seconds": float(rows[-1]["seconds"]),
         "peak_memory_mb": _last(rows, "peak_memory_mb"),

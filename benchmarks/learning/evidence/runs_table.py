@@ -11,7 +11,15 @@ from drlhp.runtime.run_files import POLICIES
 
 HEAD = (
     *("experiment", "seed", "tuned on", "labels", "agent steps", "evaluated after", "most likely actions"),
-    *("sampled actions", "last 100 episodes of the training", "validation accuracy", "cores", "steps/s", "minutes"),
+    *(
+        "sampled actions",
+        "last 100 episodes of the training",
+        "validation accuracy",
+        "batches trained of those due",
+        "cores",
+        "steps/s",
+        "minutes",
+    ),
     *("memory", "commit"),
 )
 REACHED = ("experiment", "seed", "mean of 100 episodes", "after agent steps", "after minutes")
@@ -45,6 +53,7 @@ def _cells(run: Run) -> tuple[Any, ...]:
         *(f"{evaluation[policy]:,.1f}" if evaluation else "" for policy in POLICIES),
         f"{f['true_reward_last_100_episodes']:,.1f}",
         "" if f["validation_accuracy"] is None else f"{f['validation_accuracy']:.0%}",
+        f"{f['batches_trained']:,.0f} of {f['batches_due']:,.0f}" if f.get("batches_due") else "",
         run["machine"]["cores"],
         f"{f['median_steps_per_second']:,}",
         f"{f['seconds'] / 60:.0f}",
