@@ -18,9 +18,9 @@ from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Side, side_of
 from drlhp.errors import UserError
+from drlhp.pictures import pair_picture, write_video
 from drlhp.runtime.pulse import here
 from drlhp.screens.keys import WORDS
-from drlhp.screens.pictures import pair_picture, write_video
 from drlhp.screens.window import CHOSEN_SIDES, AnswerWindow
 from pref_db import AnswerRow, PrefDB, store_path
 
