@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from a2c.config import PolicyConfig
+from a2c.film import Camera, filmed_steps
 from a2c.model import Policy
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.run_files import EVALUATIONS, POLICIES
@@ -64,6 +65,7 @@ def play(
     sampled: bool,
     max_steps: int = MAX_EPISODE_STEPS,
     max_without_reward: int = MAX_STEPS_WITHOUT_REWARD,
+    opening: list[np.ndarray] | None = None,
 ) -> Episodes | None:
     """Plays the first episode of every environment after a reset with `seed`; None if the run is stopped meanwhile.
 
@@ -71,6 +73,9 @@ def play(
     limit counts), or it is cut after `max_steps` agent steps, or after `max_without_reward` in a row without a reward.
     If `sampled`, actions are drawn as in training; else the most likely ones are taken. The policy's turn is held for
     one step at a time, so that the trainer gets on.
+
+    Args:
+        opening: gets the actions of the first environment's episode, as many as a film shows.
     """
     n, info = env.num_envs, env.info
     actions = np.zeros(n, np.int64) if info.n_actions else np.zeros((n, info.action_dim or 0), np.float32)
@@ -89,6 +94,8 @@ def play(
             remembered = memory[playing]
             actions[playing] = policy.act(observations[playing], noise, remembered)[0]
             memory[playing] = remembered
+            if opening is not None and playing[0] and len(opening) < filmed_steps(info):
+                opening.append(actions[0].copy())
             observations, rewards, terminated, truncated, _ = env.step(actions)
         returns[playing] += np.where(np.isinf(rewards), np.nan, rewards)[playing]  # no sum is infinity less infinity
         lengths[playing] += 1
@@ -118,6 +125,8 @@ class Evaluator:
         # The newest evaluation may be ahead of the checkpoint that the run goes on from; it is not repeated either.
         self.evaluated_at = max((int(row["steps"]) for row in EVALUATIONS.read_to_go_on(run_dir)), default=-1)
         self._env: PreferenceVecEnv | None = None
+        self._camera = Camera(info, SEED, all_frames=self.all_frames)
+        self._opening: list[np.ndarray] = []  # actions of the last evaluation's first episode
 
     def is_due(self, steps: int, *, last: bool) -> bool:
         """Returns whether to evaluate now: after 0 agent steps, at each multiple of the interval, and at the end.
@@ -137,19 +146,29 @@ class Evaluator:
             self._env = make_vec_env(
                 self.info.env_id, self.n_episodes, SEED, in_process=True, whole_games=True, all_frames=self.all_frames
             )
-        played: dict[str, Episodes] = {}
+        played, self._opening = dict[str, Episodes](), []
         # What `act` keeps of its observations for the update is overwritten by the next rollout, so it may stay.
         with torch.random.fork_rng([]):
             torch.manual_seed(SEED)
             for name in POLICIES:
-                episodes = play(self._env, policy, channels, seed=SEED, sampled=name == "sampled")
+                sampled = name == "sampled"
+                opening = None if sampled else self._opening
+                episodes = play(self._env, policy, channels, seed=SEED, sampled=sampled, opening=opening)
                 if episodes is None:
                     return None
                 played[name] = episodes
         self.evaluated_at = steps
         return played
 
+    def film(self) -> bytes | None:
+        """Returns a GIF of how the last evaluation's first episode began, by the most likely actions.
+
+        None if the environment cannot be drawn.
+        """
+        return self._camera.film(self._opening)
+
     def close(self) -> None:
         """Ends the environments."""
+        self._camera.close()
         if self._env is not None:
             self._env.close()

@@ -120,13 +120,19 @@ class Telemetry:
         """Reports that an evaluation begins."""
         self._reports.put(Report("evaluation", {"steps": steps, "running": 1}))
 
-    def evaluated(self, played: Mapping[str, Episodes], *, steps: int, seconds: float) -> None:
-        """Reports an evaluation's result and adds it to the curves; its seconds do not count for the speeds."""
+    def evaluated(self, played: Mapping[str, Episodes], film: bytes | None, *, steps: int, seconds: float) -> None:
+        """Reports an evaluation's result and adds it to the curves; its seconds do not count for the speeds.
+
+        Args:
+            film: a GIF of its first episode's beginning, if there is one.
+        """
         values: dict[str, float] = {"steps": steps, "running": 0}
         for policy, episodes in played.items():
             statistics = episodes.statistics()
             values |= {f"{policy}_{name}": value for name, value in statistics.items()}
             self._curves.add({f"evaluation/{policy}_mean": statistics["mean"]}, steps)
         self._reports.put(Report("evaluation", values))
+        if film is not None:
+            self._curves.add_film("evaluation/deterministic_film", film, steps)
         for pace in (self.report_pace, self.curve_pace):
             pace.pause(seconds)

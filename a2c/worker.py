@@ -286,7 +286,8 @@ class PolicyWorker:
         self.telemetry.evaluation_begins(self.steps)
         played = self.evaluator.evaluate(self.policy, self.channels, self.steps)
         if played is not None:  # else the run is being stopped
-            self.telemetry.evaluated(played, steps=self.steps, seconds=time.monotonic() - began)
+            film = self.evaluator.film()
+            self.telemetry.evaluated(played, film, steps=self.steps, seconds=time.monotonic() - began)
 
     def save(self) -> Path:
         """Writes a checkpoint of the policy."""

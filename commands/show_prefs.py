@@ -18,10 +18,10 @@ from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.data.comparison import Side, side_of
 from drlhp.errors import UserError
+from drlhp.pictures import CHOSEN_SIDES, pair_film, write_video
 from drlhp.runtime.pulse import here
 from drlhp.screens.keys import WORDS
-from drlhp.screens.pictures import pair_picture, write_video
-from drlhp.screens.window import CHOSEN_SIDES, AnswerWindow
+from drlhp.screens.window import AnswerWindow
 from pref_db import AnswerRow, PrefDB, store_path
 
 ANSWER_WORDS = {
@@ -141,10 +141,9 @@ def film_of_pairs(answers: Sequence[Answer], n_answers: int) -> Iterator[np.ndar
     """Yields frames that show each pair once with its answer; the shorter clip holds its last frame."""
     for answer in answers:
         left, right = answer.clips()
-        n_frames = max(len(left), len(right))
-        for i in range(n_frames + round(PAIR_HOLD_SECONDS * answer.fps)):
-            frames = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
-            yield pair_picture(*frames, CHOSEN_SIDES[answer.side], caption=answer.caption(n_answers))
+        n_held = round(PAIR_HOLD_SECONDS * answer.fps)
+        framed, caption = CHOSEN_SIDES[answer.side], answer.caption(n_answers)
+        yield from pair_film(left, right, framed, caption=caption, n_held=n_held)
 
 
 def print_table(answers: Sequence[Answer]) -> None:

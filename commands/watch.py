@@ -22,10 +22,10 @@ from drlhp.bounds import SEED, at_least, check
 from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.errors import UserError
+from drlhp.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_lines, with_reward_plot, write_video
 from drlhp.runtime.pulse import here
 from drlhp.screens.canvas import DisplayError, open_display
 from drlhp.screens.episode_window import EpisodeWindow
-from drlhp.screens.pictures import VIDEO_SUFFIXES, pair_picture, unused, with_lines, with_reward_plot, write_video
 from envs import EnvInfo, make_vec_env
 
 PAUSE_SECONDS = 1.0  # at the end of an episode

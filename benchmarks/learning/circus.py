@@ -30,8 +30,8 @@ from commands.agent import Agent
 from commands.run_folder import git_revision, read_config
 from commands.watch import WatchConfig, film
 from drlhp.errors import USER_ERRORS, UserError, told
+from drlhp.pictures import write_video
 from drlhp.runtime.machine import machine
-from drlhp.screens.pictures import write_video
 from envs import make_vec_env
 from examples import circus
 from pref_db import PrefDB, store_path

@@ -26,8 +26,8 @@ from drlhp.label_server.status import EPISODE
 from drlhp.labelling.answers import LABELLER
 from drlhp.labelling.gatherers import QueueGatherer
 from drlhp.labelling.notices import Who
+from drlhp.pictures import write_video
 from drlhp.runtime.channels import Episode
-from drlhp.screens.pictures import write_video
 from pref_db import PrefDB
 
 log = logging.getLogger("run")

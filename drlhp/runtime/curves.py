@@ -1,7 +1,8 @@
-"""The TensorBoard curves that a process writes while it trains."""
+"""The TensorBoard curves and films that a process writes while it trains."""
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from drlhp.runtime.run_texts import write_texts
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+
+RGB = 3  # TensorBoard's number for pictures in colour
 
 
 class Curves:
@@ -42,17 +46,35 @@ class Curves:
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Writes one point of each of these curves."""
-        if not self._run_dir.is_dir():  # it was removed or renamed, and is not to be made anew
-            return
+        writer = self._opened()
+        if writer is not None:
+            with naming(self.folder):
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
+
+    def add_film(self, name: str, gif: bytes, step: int) -> None:
+        """Writes an animated GIF, which TensorBoard plays among its images."""
+        writer = self._opened()
+        if writer is not None:
+            from PIL import Image
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            width, height = Image.open(io.BytesIO(gif)).size
+            image = Summary.Image(height=height, width=width, colorspace=RGB, encoded_image_string=gif)
+            with naming(self.folder):
+                writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+
+    def _opened(self) -> SummaryWriter | None:
+        """Returns the writer, made by the first call; None if the run folder was removed or renamed."""
+        if not self._run_dir.is_dir():  # it is not to be made anew
+            return None
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
             self._writer = SummaryWriter(str(self.folder))
             with naming(self.folder):
                 write_texts(self._writer, self._run_dir)
-        with naming(self.folder):
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        return self._writer
 
     def close(self) -> None:
         """Writes what is still in memory to the disk."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from drlhp.errors import UserError, reason_of
-from drlhp.screens.pictures import BACKGROUND, BAR, TRACK, Colour, check_frame
+from drlhp.pictures import BACKGROUND, BAR, TRACK, Colour, check_frame
 
 MARGIN, TITLE, FOOTER = 24, 30, 84  # pixels: around pictures, above them, below them
 BAR_GAP, BAR_HEIGHT = 8, 4  # pixels

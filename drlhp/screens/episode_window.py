@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from drlhp.data.views import shown
+from drlhp.pictures import TEXT, check_frame, with_reward_plot
 from drlhp.runtime.channels import Episode
 from drlhp.screens.canvas import FOOTER, MARGIN, Canvas, check_film, fit, progress_bar
 from drlhp.screens.keys import EPISODE_KEYS
-from drlhp.screens.pictures import TEXT, check_frame, with_reward_plot
 from drlhp.screens.playback import loop_index
 
 EPISODE_PAUSE_SECONDS = 1.0

@@ -7,6 +7,7 @@ import time
 import numpy as np
 from rich.cells import cell_len
 
+from drlhp.pictures import BORDER, CHOSEN, CHOSEN_SIDES, DIM_TEXT, TEXT, TRACK
 from drlhp.screens.canvas import (
     BAR_GAP,
     BAR_HEIGHT,
@@ -21,10 +22,8 @@ from drlhp.screens.canvas import (
     progress_bar,
 )
 from drlhp.screens.keys import ALWAYS, ANSWERS, STEPPING_KEYS, STEPPING_KEYS_LINE, WIDE_KEYS_LINE, WINDOW_KEYS
-from drlhp.screens.pictures import BORDER, CHOSEN, DIM_TEXT, TEXT, TRACK
 from drlhp.screens.playback import GUARD_SECONDS, Playback
 
-CHOSEN_SIDES = {"left": (0,), "right": (1,), "equal": (0, 1), "incomparable": ()}
 SIDES = ("left", "right")
 QUESTION = "Which clip is better?"
 LETTER_WIDTH, LINE_HEIGHT = 11, 22  # pixels, of the help

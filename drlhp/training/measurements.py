@@ -67,6 +67,18 @@ class Measurements:
         self.validation = Quality.of(losses, right, decisive)
         self.training = Quality.of(*_summed(self._recent))
 
+    def points(self, learner: Learner) -> dict[str, float]:
+        """Returns a point of each curve of the newest quality, and of each member's, by name."""
+        values: dict[str, float] = {}
+        for split, quality in (("training", self.training), ("validation", self.validation)):
+            values[f"reward_predictor/{split}_loss"] = quality.loss
+            values[f"reward_predictor/{split}_accuracy"] = quality.accuracy
+        of_members = learner.member_losses(self.validation.loss)
+        for name, each in {**of_members, "l2": learner.l2}.items():
+            values[f"reward_predictor/{name}"] = float(np.mean(each))
+            values |= {f"reward_predictor_members/{name}_{i}": value for i, value in enumerate(each)}
+        return values
+
 
 def _summed(batches: deque[tuple[float, int, int]]) -> tuple[list[float], int, int]:
     """Returns the losses, and the sums of right answers and of those that count."""

@@ -20,6 +20,7 @@ from drlhp.runtime.machine import n_cores
 from drlhp.runtime.pulse import doing
 from drlhp.runtime.weights import WeightsBoard
 from drlhp.training.checkpoints import PART, Checkpoints
+from drlhp.training.gallery import Gallery
 from drlhp.training.labels import LabelSet
 from drlhp.training.learner import Learner
 from drlhp.training.measurements import Measurements
@@ -113,9 +114,9 @@ class Trainer:
         self.checkpoints = Checkpoints(spec, self.learner, self.pretraining, self.pace)
         self.measurements = Measurements()
         self.curves = Curves(spec.run_dir, PART)
+        self.gallery = Gallery(self.db, self.curves)
         self.stage = Stage.PRETRAINING
-        self.labels_trained = self._rounds_learned = 0
-        self._received_at = 0  # batch
+        self.labels_trained = self._rounds_learned = self._received_at = 0  # the last one is a batch
         self._reported = 0.0
         self._load()
         if spec.improve and not self.learner.batches:
@@ -284,17 +285,10 @@ class Trainer:
     def _measure(self) -> None:
         """Measures the predictor, and writes a point of each curve."""
         self.measurements.measure(self.learner, self.labels, self.channels.turns)
-        values: dict[str, float] = {}
-        for split, quality in (("training", self.measurements.training), ("validation", self.measurements.validation)):
-            values[f"reward_predictor/{split}_loss"] = quality.loss
-            values[f"reward_predictor/{split}_accuracy"] = quality.accuracy
-        of_members = self.learner.member_losses(self.measurements.validation.loss)
-        for name, each in {**of_members, "l2": self.learner.l2}.items():
-            values[f"reward_predictor/{name}"] = float(np.mean(each))
-            values |= {f"reward_predictor_members/{name}_{i}": value for i, value in enumerate(each)}
-        values["reward_predictor/labels"] = len(self.labels.pairs)
-        values["reward_predictor/labels_trained"] = self.labels_trained
-        self.curves.add(values, self.learner.batches)
+        counts = {"labels": float(len(self.labels.pairs)), "labels_trained": float(self.labels_trained)}
+        values = {f"reward_predictor/{name}": value for name, value in counts.items()}
+        self.curves.add(values | self.measurements.points(self.learner), self.learner.batches)
+        self.gallery.show(self.labels.pairs, self.labels.n_stored)
 
     def _report(self) -> None:
         """Sends the main process the status, about once a second."""

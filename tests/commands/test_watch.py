@@ -24,12 +24,12 @@ import run
 from a2c.demonstrations import Demonstrations
 from commands import watch
 from commands.show_prefs import show_prefs_command
+from drlhp import pictures as video
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
-from drlhp.screens import pictures as video
 from envs import env_info
 from pref_db import PrefDB
 from tests.support import ROOT

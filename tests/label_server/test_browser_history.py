@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Route
 
 from drlhp.labelling.notices import Notices
-from drlhp.screens.pictures import write_video
+from drlhp.pictures import write_video
 from drlhp.screens.playback import GUARD_SECONDS
 from pref_db import PrefDB
 from tests.support.browser import (

@@ -57,7 +57,8 @@ def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     shown = (LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
     others = (*shown, ExportConfig, ImportConfig, PushConfig, LoadConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
-    elsewhere = {"help", "version", "logdir", "seeds", "at_once"}  # of all programs, of TensorBoard, and of `reproduce`
+    elsewhere = {"help", "version", "seeds", "at_once"}  # of all programs, and of `reproduce`
+    elsewhere |= {"logdir", "samples_per_plugin"}  # of TensorBoard
     container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
     others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}"
     text = re.sub(others_flags, "", page.read_text())  # other programs have their own flags

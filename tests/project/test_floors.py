@@ -13,6 +13,7 @@ from tests.support import ROOT
 FLOORS = {
     "drlhp/errors.py": 0,
     "drlhp/bounds.py": 1,
+    "drlhp/pictures.py": 1,
     "drlhp/spaces.py": 1,
     "drlhp/runtime": 1,
     "drlhp/data": 2,

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from drlhp.labelling.queue import LabelQueue
+from drlhp.pictures import CHOSEN, TEXT, TRACK
 from drlhp.screens import canvas
 from drlhp.screens import window as viewer
 from drlhp.screens.episode_window import EpisodeWindow
 from drlhp.screens.lines import TerminalLines
 from drlhp.screens.person import Mode, Person
-from drlhp.screens.pictures import CHOSEN, TEXT, TRACK
 from drlhp.screens.playback import loop_index
 from drlhp.screens.window import AnswerWindow, ClipWindow
 from pref_db import PrefDB

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drlhp.screens import pictures as video
+from drlhp import pictures as video
 
 RED, BLUE = (200, 30, 40), (30, 60, 210)
 
