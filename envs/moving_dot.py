@@ -1,5 +1,6 @@
 """Moving dot: a white dot on black, rewarded for nearing the screen's centre. A quick test of everything."""
 
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -181,3 +182,20 @@ class MovingDotVectorEnv(PreferenceVecEnv):
         self._patches[:, -1] = cell_mean(sums, ROWS, COLUMNS, *self._size).reshape(self.num_envs, -1)
         flat[self._picture_offsets + self._where] = self._patches
         return self._obs
+
+
+@cache
+def greedy_return(n_episodes: int, seed: int) -> float:
+    """Returns the mean return of the best player: of each step's moves, it takes one that brings the dot closest.
+
+    Args:
+        n_episodes: of the environments with the seeds `seed + i`.
+    """
+    env = MovingDotVectorEnv(n_episodes, seed)
+    env.reset(seed=seed)
+    total, playing = np.zeros(n_episodes), True
+    while playing:
+        reached = np.clip(env._position[:, None] + MOVING_DOT.frame_skip * MOVES, LOWEST, HIGHEST)  # (N, moves, 2)
+        _, rewards, _, done, _ = env.step(squared_distance(reached).argmin(1))
+        total, playing = total + rewards, not done.all()
+    return float(total.mean())

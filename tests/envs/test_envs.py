@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.learning.flicker import chosen
 from envs import EnvError, MovingDotVectorEnv, env_info, make_env, make_vec_env, task_of
 from envs.bodies import TASKS
-from envs.moving_dot import CENTRE, MovingDotEnv
+from envs.moving_dot import CENTRE, MovingDotEnv, greedy_return
 from envs.preprocessing import PixelPreprocessing, area_resize
 from envs.registry import MOVING_DOT_ID
 from envs.table import ALL_FRAMES, MOVING_DOT
@@ -512,6 +512,22 @@ def test_continuous_actions_are_clipped_to_their_bounds() -> None:
             np.testing.assert_allclose(obs[0], expected)
             assert rewards[0] == pytest.approx(reward) and truncated[0] == (step == 200)
         assert env.step(np.zeros((1, 1), np.float32))[1][0] == 0
+
+
+def test_nobody_wins_more_of_the_moving_dot_than_the_best_player() -> None:
+    n, seed = 20, 77
+    best, rng = greedy_return(n, seed), np.random.default_rng(0)
+    for share_of_good_moves in (0.0, 0.5, 0.9, 1.0):
+        env = MovingDotVectorEnv(n, seed)
+        env.reset(seed=seed)
+        total = np.zeros(n)
+        for _ in range(250):
+            x, y = (CENTRE - env._position).T
+            good = np.where(abs(x) > abs(y), np.where(x > 0, 2, 4), np.where(y > 0, 1, 3))
+            good[(x == 0) & (y == 0)] = 0
+            total += env.step(np.where(rng.random(n) < share_of_good_moves, good, rng.integers(0, 5, n)))[1]
+        assert total.mean() <= best
+    assert total.mean() > best - 2  # who always goes along the longer way gets nearly as much
 
 
 @pytest.mark.filterwarnings("ignore:.*(Received the following|Traceback|Raising the last):UserWarning")

@@ -56,7 +56,7 @@ def made() -> dict[str, str]:
 
 MARKS = (
     *("headlines", "results-atari", "results-bodies", "results-gymnasium", "results-circus"),
-    *("pairs-atari", "pairs-bodies", "sums", "superseded", "runs"),
+    *("greedy", "pairs-atari", "pairs-bodies", "sums", "superseded", "runs"),
 )
 
 
@@ -111,6 +111,15 @@ def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_s
     assert tuned[:5] == ["walker-700", "3", "0-2, tuned on", "630", "900"]
     assert fresh[:5] == ["walker-700", "2", "3-4, fresh", "630", "900"]
     assert tuned[7].startswith("1.0 [") and tuned[8] == "0.0 to 2.0"
+
+
+def test_the_moving_dot_is_told_as_a_share_of_what_the_best_player_gets() -> None:
+    runs = {seed: run("MovingDotNoFrameskip-v0", 500, 18.0 + seed, tuned_on=False) for seed in range(3)}
+    for one in runs.values():
+        one["figures"]["greedy"] = 20.0
+    runs[3] = run("MovingDotNoFrameskip-v0", 500, 99.0, tuned_on=False)  # from other starts, of which nothing is known
+    (row,) = cells(tables.greedy_table({"moving-dot": runs}))
+    assert row == ["moving-dot", "3", "0-2, fresh", "450", "20.0", "100% (95% to 105%)", "95% (90% to 100%)"]
 
 
 def test_figures_of_others_are_of_about_as_many_labels_and_say_if_they_are_the_best_of_a_run() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import tyro
 
+from a2c.evaluation import SEED
 from benchmarks import ROOT
 from benchmarks.learning.evidence.store import RESULTS, curve_rows, flat, read_runs, write_curves, write_runs
 from commands.experiments import EXPERIMENTS
-from commands.run_folder import read_record
+from commands.run_folder import read_config, read_record
 from drlhp.errors import UserError
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row
+from envs.moving_dot import greedy_return
+from envs.registry import MOVING_DOT_ID
 
 THRESHOLDS = {"PongNoFrameskip-v4": (0.0, 19.0)}  # rewards that a run should come to, by environment
 
@@ -90,6 +93,8 @@ def figures(run: Path, thresholds: tuple[float, ...]) -> dict[str, Any]:
     }
     if evaluations := EVALUATIONS.read(run):
         found["evaluation"] = last_evaluation(evaluations)
+        if read_config(run)["env_id"] == MOVING_DOT_ID:
+            found["greedy"] = greedy_return(int(float(evaluations[-1]["episodes"])), SEED)
     return found
 
 

@@ -37,6 +37,7 @@ def texts(results: Path = RESULTS) -> dict[str, str]:
     return {
         "headlines": headlines(found),
         **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items()},
+        "greedy": greedy_table(found),
         "pairs-atari": pairs_table(found, ATARI_PAIRS),
         "pairs-bodies": pairs_table(found, BODIES_PAIRS),
         "sums": sums_table(found),
@@ -78,6 +79,22 @@ def experiments_table(found: dict[str, Runs]) -> str:
             seeds = f"{_seeds(those)}, {'tuned on' if tuned else 'fresh'}"
             rows.append((name, len(those), seeds, *_labels_and_steps(those), *sum(scores, ()), _others(those)))
     return table((*head, "others, after agent steps"), rows)
+
+
+def greedy_table(found: dict[str, Runs]) -> str:
+    """Returns a table of the moving dot's scores as shares of what the best player gets from the same starts."""
+    rows = []
+    for name, runs in found.items():
+        for tuned, those in by_tuning({seed: run for seed, run in runs.items() if "greedy" in run["figures"]}):
+            seeds = f"{_seeds(those)}, {'tuned on' if tuned else 'fresh'}"
+            best = {run["figures"]["greedy"] for run in those.values()}
+            cells = [name, len(those), seeds, _labels_and_steps(those)[0], ", ".join(f"{one:.1f}" for one in best)]
+            for policy in POLICIES:
+                shares = [score(run, policy) / run["figures"]["greedy"] for run in those.values()]
+                cells.append(f"{float(iqm(shares)):.0%} ({min(shares):.0%} to {max(shares):.0%})")
+            rows.append(cells)
+    head = ("experiment", "n", "seeds", "labels", "the best player")
+    return table((*head, *(f"{actions} actions: IQM (range)" for actions in ACTIONS.values())), rows)
 
 
 PAIRS_HEAD = (
