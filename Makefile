@@ -57,7 +57,7 @@ chaos: $(READY) ## attack processes, files, flags and the label server (20 minut
 	@$(VENV_PYTHON) -m benchmarks.chaos
 
 docs: $(READY) ## build the documentation as a site in site/
-	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --quiet && echo "Open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --quiet --config-file .ci/mkdocs.yml && echo "Open site/index.html"
 
 test-packages:
 	@echo $(TEST_PACKAGES)

@@ -124,7 +124,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_pages_become_a_site(tmp_path: Path) -> None:
     """In strict mode: a link that leads nowhere, or a page without a place in the menu, is an error."""
-    site = mkdocs.config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
+    site = mkdocs.config.load_config(str(ROOT / ".ci" / "mkdocs.yml"), site_dir=str(tmp_path))
     mkdocs.commands.build.build(site)
     assert {path.stem for path in tmp_path.glob("*.html")} == {path.stem for path in PAGES[1:]} | {"404"}
     assert "using_reward_from_predictor" in (tmp_path / "api.html").read_text()
