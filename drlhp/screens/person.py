@@ -103,6 +103,8 @@ class Person:
             self.screen.message(SURE.get(self.screen.playback.asked) or self._message or self.status)
             self._say(self.status)
             return
+        if self.mode is Mode.ASKED and not self.screen.playback.writing:
+            self.questions.remember_marks()  # before they are shown
         self.screen.caption(self._caption())
         self.questions.keep()
 
@@ -261,6 +263,8 @@ class Person:
     def close(self) -> None:
         """Gives back the pair on lease and closes the screen; may be called twice."""
         try:
+            if self.mode is not Mode.LOOKING_BACK:
+                self.questions.remember_marks()
             self.questions.release()
             if self.past.rows:
                 self.past.keep_note()

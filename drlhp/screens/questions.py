@@ -8,6 +8,7 @@ import uuid
 from drlhp.data.comparison import Side
 from drlhp.labelling.answers import CLAIM_SECONDS, Lease, Submission
 from drlhp.labelling.queue import LabelQueue
+from drlhp.screens.marks import NONE, Marks
 from drlhp.screens.pace import Pace
 from drlhp.screens.playback import Playback
 
@@ -26,7 +27,8 @@ class Questions:
         self._queue, self._labeller, self._playback = queue, labeller, playback
         self.lease: Lease | None = None  # of the pair that waits for an answer
         self.pace = Pace()
-        self._marks: dict[str, tuple[bool, str]] = {}  # comparison -> flag and note, until the pair is shown again
+        self._marks = Marks(queue.notices, labeller)
+        self._kept = NONE  # the mark of the pair, as it is stored
         self._shown_at = 0.0  # by the monotonic clock, like the next two
         self._renew_at, self._claim_at = 0.0, 0.0
 
@@ -46,7 +48,7 @@ class Questions:
     def begin(self, lease: Lease) -> None:
         """Takes note that the pair is shown from now on, and gives it the flag and note that it had before."""
         self.lease = lease
-        self._playback.flagged, self._playback.note = self._marks.pop(lease.comparison_id, (False, ""))
+        self._kept = self._playback.flagged, self._playback.note = self._marks.of(lease.comparison_id)
         self._shown_at = time.monotonic()
         self._renew_at = self._shown_at + RENEW_SECONDS
 
@@ -61,9 +63,11 @@ class Questions:
             self._queue.leases.renew([self.lease.token])
 
     def remember_marks(self) -> None:
-        """Remembers the pair's flag and note until it is shown again."""
-        if self.lease is not None:
-            self._marks[self.lease.comparison_id] = self._playback.flagged, self._playback.note
+        """Stores the pair's flag and note, if they were changed, until it is shown again."""
+        mark = self._playback.flagged, self._playback.note
+        if self.lease is not None and mark != self._kept:
+            self._kept = mark
+            self._marks.keep(self.lease.comparison_id, mark)
 
     def drop(self) -> None:
         """Forgets the pair, whose lease the next claim returns again if it is still open."""
@@ -89,7 +93,7 @@ class Questions:
             return None
         self.remember_marks()
         if newest is not None:
-            self._marks[lease.comparison_id] = newest.flag, newest.note
+            self._marks.keep(lease.comparison_id, (newest.flag, newest.note))
         self.pace.undo()
         return lease
 
@@ -112,6 +116,7 @@ class Questions:
             note=playback.note,
         )
         stored = self._queue.answers.add(submission).status != "conflict"
+        self._marks.keep(self.lease.comparison_id, NONE)  # the answer has it
         self.pace.add(took)
         self.drop()
         return stored

@@ -256,6 +256,31 @@ def test_a_pair_keeps_its_note_through_a_break(tmp_path: Path) -> None:
         screen.wait_for("marked: odd")
 
 
+@pytest.mark.parametrize("end", ["kill", "ctrl-d"])
+def test_a_pair_keeps_its_note_through_a_restart(tmp_path: Path, end: str) -> None:
+    with contextlib.closing(PrefDB.create(tmp_path / "prefs.db", "Test-v0", 8)) as db:
+        db.add_segments([segment(seed, RED if seed else BLUE) for seed in range(2)])
+    with terminal(tmp_path) as screen:
+        screen.wait_for("Label 1")
+        screen.press("fodd\r")
+        screen.wait_for("marked: odd")
+        if end == "ctrl-d":
+            screen.press("\x04")
+            assert screen.ended() == 0
+    with terminal(tmp_path) as screen:
+        screen.wait_for("marked: odd  ·  Label 1")
+        screen.answer("l")
+        screen.press("u")
+        screen.wait_for("marked: odd  ·  Label 1, after 2")
+        screen.press("f")  # takes the mark away
+        screen.answer("r")
+    with contextlib.closing(PrefDB.open(tmp_path / "prefs.db")) as db:
+        (row,) = LabelQueue(db).answers.history("ann")
+        assert (row.choice, row.flag, row.note) == ("right", False, "")
+        kept = db.read("SELECT value FROM setting WHERE key LIKE 'mark of ann:%'")
+        assert kept == [("",)], "the pair is asked again without the mark that its answer has"
+
+
 def test_a_note_is_typed_and_answers_are_changed(folder: Path) -> None:
     with terminal(folder) as screen:
         screen.wait_for("Label 1")
