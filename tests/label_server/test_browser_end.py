@@ -99,6 +99,28 @@ def test_a_run_that_has_finished_thanks_in_place_of_being_offline(browser: Brows
         assert wait_for_pair(page)
 
 
+def test_tabs_in_the_background_hear_that_a_run_has_finished(browser: Browser, server: Server) -> None:
+    hide = """() => {
+        Object.defineProperty(document, 'visibilityState', {get: () => 'hidden', configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    with contextlib.closing(PrefDB.open(server.folder / "prefs.db")) as db, opened(browser, server) as page:
+        wait_for_pair(page)
+        other = page.context.new_page()
+        other.set_default_timeout(WAIT_MS)
+        other.goto(server.link)
+        wait_for_pair(other)
+        with page.expect_response("**/api/events"):
+            page.evaluate(hide)
+        other.evaluate(hide)
+        locks = "navigator.locks.query().then(({ held, pending }) => [held.length, pending.length])"
+        wait_until(lambda: other.evaluate(locks) == [1, 1], "only one listens: a browser has few connections")
+        Notices(db).beat("run", {"ended": "Labelling has ended here."})
+        stop(server.process)
+        assert_done(page, "Labelling has ended here.")
+        assert_done(other, "Labelling has ended here.")
+
+
 def test_an_answer_that_did_not_reach_a_finished_run_is_told_of(browser: Browser, tmp_path: Path) -> None:
     db_path = make_store(tmp_path, 3, {"goal": "9"})
     with running(tmp_path) as server, opened(browser, server) as page:
@@ -124,7 +146,7 @@ def test_the_last_answer_that_is_on_its_way_keeps_the_page_open(browser: Browser
 
 
 def test_without_a_word_of_its_end_the_page_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
-    """A page in the background hears nothing when a run ends."""
+    """A server that is killed says nothing."""
     make_store(tmp_path, 1, {"goal": "9"})
     with running(tmp_path) as server, opened(browser, server) as page:
         press(page, "l")

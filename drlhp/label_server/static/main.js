@@ -289,7 +289,8 @@ function named(name) {
   if (!tour) rememberTour(name);
 }
 
-function fromOtherTab({ answered, undone }) {
+function fromOtherTab({ answered, undone, ended }) {
+  if (ended) return takeStatus(ended, false);
   if (undone) pairs.forgetAnswered(undone);
   if (answered) {
     pairs.answered(answered);
@@ -330,7 +331,10 @@ function unreached(error) {
 }
 
 const news = new News({
-  status: (next) => takeStatus(next),
+  status(next) {
+    if (next.ended) tabs.tell({ ended: next }); // they may not hear of it
+    takeStatus(next);
+  },
   event() {
     if (outbox.trouble) outbox.flush();
     if (lost) pairs.fill();
