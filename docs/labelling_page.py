@@ -33,7 +33,18 @@ RUN = (
     "--run_name",
     "page",
 )
-SMALL = ("--n_envs", "4", "--max_segs", "60", "--n_initial_epochs", "5", "--million_timesteps", "100")
+SMALL = (
+    "--n_envs",
+    "4",
+    "--max_segs",
+    "60",
+    "--n_initial_epochs",
+    "5",
+    "--million_timesteps",
+    "100",
+    "--eval_interval_million_timesteps",
+    "0",
+)
 WIDE: ViewportSize = {"width": 1400, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 MIDDLE = 12  # frame of a clip in which the ball is mostly in play
