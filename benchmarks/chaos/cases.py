@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
-import io
 import json
+import math
 import os
 import random
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
-import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import run
-from benchmarks import ROOT
-from benchmarks.chaos.preloaded import Preloaded
+from drlhp.runtime.leash import descendants
 from drlhp.runtime.machine import n_cores
 
-MARK = "CHAOS_CASE"  # environment variable by which the processes of a case are found, whoever their parent is now
 LEAVE_SECONDS = 90.0  # A run waits 60 s for its children, and then kills them.
-LOOK_SECONDS = 0.02
+LOOK_SECONDS, TELL_SECONDS = 0.02, 10.0
+LAST_SECONDS = 5.0  # in which helpers of multiprocessing end with their case
 NOT_BEGUN = "not begun, because the time was over"  # among the counts
-SENTENCE = re.compile(r"(run\.py|drlhp): .+[^.][.?]")
-HELP = re.compile("For full helptext|usage: ")  # the parser's own words about flags
+CUT_SHORT = "cut short, because the time was over"
+PR_SET_CHILD_SUBREAPER = 36
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -82,53 +78,79 @@ class Notes:
 Body = Callable[[int, Notes], None]  # carries out the case of a number
 
 
-class Ended(NamedTuple):
-    """How a command ended: its exit status, None if it had to be killed, and all that it printed."""
-
-    status: int | None
-    output: str
+def quiet(so_far: Outcome) -> None:
+    """Tells nobody what was counted and found so far."""
 
 
 class Child(NamedTuple):
     """A case that is being carried out."""
 
+    attack: str
+    seed: int
     number: int
     pid: int
     place: Path
-    until: float
+    until: float  # monotonic times: after this one it hangs
+    end: float  # and after this one there is no time left for it
+
+    def finding(self, did: str, seen: str) -> Finding:
+        return Finding(self.attack, self.seed, self.number, did, seen)
+
+    def notes(self) -> list[dict[str, Any]]:
+        """Returns what the case has written down; the last line may be half written."""
+        path = self.place / "notes"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+class Limits(NamedTuple):
+    """How many cases run at once on each core, and how long."""
+
+    seconds: float  # of a case, after which it counts as hanging
+    per_core: int = 1
+    last_begin: float = math.inf  # the monotonic times after which none begins, and none goes on
+    end: float = math.inf
 
 
 def carry_out(
-    attack: str, body: Body, seed: int, numbers: Iterable[int], *, seconds: float, until: float = float("inf")
+    attack: str, body: Body, seed: int, numbers: Iterable[int], limits: Limits, tell: Callable[[Outcome], None] = quiet
 ) -> Outcome:
-    """Carries out cases, as many at once as there are cores; returns what they counted and found.
+    """Carries out cases, several at once; returns what they counted and found.
 
     Args:
         body: runs in a forked child, so that a case can neither hang nor change or end this process.
-        seconds: the time limit of a case.
-        until: the monotonic time after which no case begins; those that did not are counted.
+        tell: is told now and then what was counted and found so far.
     """
     outcome, running, left = Outcome(), list[Child](), iter(numbers)
+    told, theirs = time.monotonic(), frozenset(_children())
     gc.freeze()  # The children need not look through all that this process has imported.
+    adopt_orphans(True)
     try:
         while True:
-            while len(running) < n_cores() and (number := next(left, None)) is not None:
-                if time.monotonic() >= until:
+            while len(running) < limits.per_core * n_cores() and (number := next(left, None)) is not None:
+                if time.monotonic() >= limits.last_begin:
                     outcome.counts[NOT_BEGUN] += 1
                 else:
-                    running.append(_begin(attack, body, seed, number, seconds))
+                    running.append(_begin(attack, body, seed, number, limits))
             if not running:
                 return outcome
-            for child in [child for child in running if _has_ended(child, attack, seed, outcome)]:
+            for child in [child for child in running if _is_over(child, outcome)]:
                 running.remove(child)
+                _take_notes(child, outcome)
+                _end_orphans(child, running, theirs, outcome)
+            if time.monotonic() > told + TELL_SECONDS:
+                told = time.monotonic()
+                tell(_so_far(outcome, running))
             time.sleep(LOOK_SECONDS)
     finally:
         for child in running:
-            _end(child)
+            _kill(child)
+        _end_orphans(None, [], theirs, outcome)
+        adopt_orphans(False)
         gc.unfreeze()
 
 
-def _begin(attack: str, body: Body, seed: int, number: int, seconds: float) -> Child:
+def _begin(attack: str, body: Body, seed: int, number: int, limits: Limits) -> Child:
     """Starts a case in a forked child."""
     place = Path(tempfile.mkdtemp(prefix="chaos-"))
     (place / "case").mkdir()
@@ -137,10 +159,10 @@ def _begin(attack: str, body: Body, seed: int, number: int, seconds: float) -> C
         warnings.simplefilter("ignore", DeprecationWarning)  # Threads of numeric libraries, which survive a fork.
         pid = os.fork()
     if pid:
-        return Child(number, pid, place, time.monotonic() + seconds)
+        return Child(attack, seed, number, pid, place, time.monotonic() + limits.seconds, limits.end)
     notes = Notes(place / "notes", random.Random(f"{seed} {attack} {number}"), place / "case")
     try:
-        os.environ[MARK] = place.name
+        adopt_orphans(True)  # so that every process of the case is below this one
         for number_of_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number_of_signal, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -158,68 +180,111 @@ def _begin(attack: str, body: Body, seed: int, number: int, seconds: float) -> C
         os._exit(0)
 
 
-def _has_ended(child: Child, attack: str, seed: int, outcome: Outcome) -> bool:
-    """Returns whether a case has ended, or its time is up; then its notes are in the outcome."""
+def _is_over(child: Child, outcome: Outcome) -> bool:
+    """Returns whether a case has ended, or its time is up; then it is ended now."""
     ended, status = os.waitpid(child.pid, os.WNOHANG)
-    if not ended and time.monotonic() < child.until:
+    now = time.monotonic()
+    if not ended and now < min(child.until, child.end):
         return False
     if not ended:
-        outcome.findings.append(Finding(attack, seed, child.number, "the case as a whole", f"hang: {_doing(child)}"))
+        _kill(child)
+        if now < child.until:
+            outcome.counts[CUT_SHORT] += 1
+        else:
+            outcome.findings.append(child.finding("the case as a whole", f"hang: {_doing(child)}"))
     elif status:
         seen = f"the process ended with {os.waitstatus_to_exitcode(status)}"
-        outcome.findings.append(Finding(attack, seed, child.number, "the case as a whole", seen))
-    outcome.counts["cases"] += 1
-    notes = child.place / "notes"
-    for line in notes.read_text().splitlines() if notes.exists() else ():
-        note = json.loads(line)
+        outcome.findings.append(child.finding("the case as a whole", seen))
+    outcome.counts["cases"] += int(bool(ended) or now >= child.until)
+    return True
+
+
+def _take_notes(child: Child, outcome: Outcome) -> None:
+    """Adds what a case has counted and found so far to the outcome."""
+    for note in child.notes():
         if "count" in note:
             outcome.counts[note["count"]] += note["n"]
         else:
-            outcome.findings.append(Finding(attack, seed, child.number, note["did"], note["seen"]))
+            outcome.findings.append(child.finding(note["did"], note["seen"]))
     output = (child.place / "output").read_text(errors="replace") if (child.place / "output").exists() else ""
     if TRACEBACK in output:
-        outcome.findings.append(Finding(attack, seed, child.number, "printed meanwhile", output[-1500:]))
-    left = _end(child, reap=not ended)
-    if ended and left:
-        outcome.findings.append(Finding(attack, seed, child.number, "at the end", f"processes left: {left}"))
-    return True
+        outcome.findings.append(child.finding("printed meanwhile", output[-1500:]))
+
+
+def _so_far(outcome: Outcome, running: list[Child]) -> Outcome:
+    """Returns what was counted and found, also by the cases that still run."""
+    sum_so_far = Outcome(outcome.counts.copy(), [*outcome.findings])
+    for child in running:
+        _take_notes(child, sum_so_far)
+    return sum_so_far
 
 
 def _doing(child: Child) -> str:
     """Returns what a case that does not end has written last."""
-    lines = (child.place / "notes").read_text().splitlines() if (child.place / "notes").exists() else []
-    return f"no end in time; its last note: {lines[-1] if lines else 'none'}"
+    return f"no end in time; its last notes: {child.notes()[-3:]}"
 
 
-def _end(child: Child, *, reap: bool = True) -> list[str]:
-    """Ends a case with all its processes, and removes its files; returns the names of processes that it had left."""
-    if reap:
-        os.kill(child.pid, signal.SIGKILL)
-        os.waitpid(child.pid, 0)
-    left = processes(child.place.name)
-    for pid in left:
+def _kill(child: Child) -> None:
+    """Ends a case with all its processes."""
+    for pid in (*descendants(child.pid), child.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(child.place, ignore_errors=True)
-    return list(left.values())
+    os.waitpid(child.pid, 0)
 
 
-def processes(mark: str | None = None) -> dict[int, str]:
-    """Returns the processes that a case has started, without this one: their names by their ids."""
-    wanted, found = f"{MARK}={mark or os.environ[MARK]}".encode(), {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # A process of another user, or one that has just ended, has no environment to read.
-            if int(place.name) != os.getpid() and wanted in (place / "environ").read_bytes().split(b"\0"):
-                found[int(place.name)] = _name(place)
-    return found
+def _end_orphans(child: Child | None, running: list[Child], theirs: frozenset[int], outcome: Outcome) -> None:
+    """Ends the processes that a case has left, which is a finding, and removes its files.
+
+    Args:
+        child: the case; of two that end at the same moment, the first answers for both. None: ended by this process.
+        theirs: the processes of this one that are not of cases.
+    """
+    deadline = time.monotonic() + LAST_SECONDS
+    while left := _children() - theirs - {one.pid for one in running}:
+        for pid in list(left):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0]:  # which also adds its processor time to that of our children
+                    left.remove(pid)
+        if left and time.monotonic() > deadline:
+            if child:
+                names = [name_of(one) for pid in left for one in (pid, *descendants(pid))]
+                outcome.findings.append(child.finding("at the end", f"processes left: {names}"))
+            for one in [one for pid in left for one in (*descendants(pid), pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+            deadline = math.inf
+        time.sleep(LOOK_SECONDS)
+    if child:
+        shutil.rmtree(child.place, ignore_errors=True)
 
 
-def _name(place: Path) -> str:
-    line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    name = (place / "comm").read_text().strip()
+def _children() -> set[int]:
+    """Returns the ids of the processes whose parent is this one, also of those that have ended."""
+    return {int(word) for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()}
+
+
+def adopt_orphans(on: bool) -> None:
+    """Makes this process the parent of all below it whose own parents have died, or no longer."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on))
+
+
+def processes() -> dict[int, str]:
+    """Returns the processes that this one has started, and those that they have: their names by their ids."""
+    found = {pid: name_of(pid) for pid in descendants(os.getpid())}
+    return {pid: name for pid, name in found.items() if name}
+
+
+def name_of(pid: int) -> str:
+    """Returns what a process is; empty if it has ended."""
+    place = Path(f"/proc/{pid}")
+    try:
+        line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        name = (place / "comm").read_text().strip()
+    except OSError:
+        return ""
     special = [word for word in ("resource_tracker", "forkserver", "run.py") if word in line]
-    return name if not special or not name.startswith(("python", "pytest")) else special[0]
+    # What has ended, and waits for its parent to see that, has no command line any more.
+    return "" if not line else name if not special or not name.startswith(("python", "pytest")) else special[0]
 
 
 def all_ended(seconds: float = LEAVE_SECONDS) -> list[str]:
@@ -228,73 +293,3 @@ def all_ended(seconds: float = LEAVE_SECONDS) -> list[str]:
     while (left := processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return list(left.values())
-
-
-def called(*words: str, main: Callable[[list[str]], int] = run.main) -> Ended:
-    """Carries out a command of run.py in this process."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        try:
-            status = main([*words])
-        except SystemExit as left:
-            status = left.code if isinstance(left.code, int) else 1
-        except BaseException:
-            status = 1
-            traceback.print_exc(file=out)
-    return Ended(status, out.getvalue())
-
-
-class Command:
-    """A command of run.py in a process of its own, which prints to a file.
-
-    Args:
-        preloaded: it need not import the program, which takes most of the time of a short command.
-    """
-
-    def __init__(self, *words: str, cwd: Path, preloaded: bool = False) -> None:
-        self.path = cwd / f"output-{uuid.uuid4().hex}"
-        self.process: subprocess.Popen[bytes] | Preloaded
-        if preloaded:
-            self.process = Preloaded(words, self.path, cwd)
-            return
-        # Surrogates in a word stand for bytes that are no UTF-8.
-        line = [os.fsencode(word) for word in (sys.executable, str(ROOT / "run.py"), *words)]
-        environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
-        with self.path.open("wb") as file:
-            self.process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, env=environment
-            )
-
-    def wait(self, seconds: float) -> bool:
-        """Returns whether the command has ended after so many seconds at most."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        return self.process.poll() is not None
-
-    def ended(self, seconds: float = LEAVE_SECONDS) -> Ended:
-        """Waits for the end; kills the command after so many seconds."""
-        status = self.process.returncode if self.wait(seconds) else None
-        if status is None:
-            self.process.kill()
-            self.process.wait()
-        return Ended(status, self.path.read_text(errors="replace"))
-
-
-def complaint(ended: Ended, *allowed: int) -> str:
-    """Returns what is wrong with the end of a command, empty if nothing is.
-
-    Args:
-        allowed: statuses of an end without a sentence; by default 0. With 1 and 2 there has to be one.
-    """
-    said = ended.output.strip()
-    if ended.status is None:
-        return f"hang: it had to be killed; it said: {said[-500:]}"
-    if TRACEBACK in said:
-        return f"traceback: {said[-1000:]}"
-    if ended.status in (allowed or (0,)):
-        return ""
-    if ended.status not in (1, 2):
-        return f"exit status {ended.status}: {said[-500:]}"
-    if any(SENTENCE.fullmatch(line) for line in said.splitlines()) or HELP.search(said):
-        return ""
-    return f"exit status {ended.status} without a sentence: {said[-500:]}"

@@ -11,7 +11,8 @@ import signal
 import time
 
 from a2c.config import PolicyConfig
-from benchmarks.chaos.cases import Command, Ended, Notes, all_ended, called, complaint
+from benchmarks.chaos.cases import Notes, all_ended
+from benchmarks.chaos.commands import Command, Ended, called, complaint
 from commands import COMMANDS, MODES
 from commands.config import RunConfig
 from commands.environments import lend_environments
@@ -28,7 +29,7 @@ from reward_predictor import PredictorConfig
 
 LINES = 100  # of a case of the parser
 RUN_SECONDS = 30.0  # before a run is stopped
-FRESH = 10  # of so many lines of the real command, one has an interpreter of its own
+FRESH = 25  # of so many lines of the real command, one has an interpreter of its own
 ENVIRONMENTS = ("MovingDotNoFrameskip-v0", "CartPole-v1", "PongNoFrameskip-v4", "Hopper", "Nonsense-v7", "dot")
 TINY = (
     *("--n_envs", "2", "--n_initial_prefs", "4", "--max_prefs", "6", "--max_segs", "8", "--n_initial_epochs", "1"),
@@ -117,7 +118,7 @@ def parser(number: int, notes: Notes) -> None:
     """Lets this process's parsers read a hundred lines; a mode's line is read and checked, and not carried out."""
     lend_environments()
     for words in (line(notes.rng) for _ in range(LINES)):
-        notes.count("lines through the parser")
+        notes.count("lines")
         read_only = words and words[0] in (*MODES, "--resume")
         if wrong := complaint(read_by_parser(words) if read_only else called(*words)):
             notes.found(words, wrong)
@@ -136,11 +137,11 @@ def read_by_parser(words: list[str]) -> Ended:
 def real(number: int, notes: Notes) -> None:
     """Types one line at the real command; a run that its line starts is stopped after a while, like with Ctrl-C.
 
-    One of ten lines has an interpreter of its own; the others are in processes that have imported the program.
+    One of 25 lines has an interpreter of its own; the others are in processes that have imported the program.
     """
     words = line(notes.rng, most=3)
     words = [word.replace("\0", "") for word in words]
-    notes.count("lines through the real command")
+    notes.count("lines")
     began, preloaded = time.monotonic(), number % FRESH > 0
     notes.count("lines to an interpreter of their own", int(not preloaded))
     command = Command(*words, cwd=notes.folder, preloaded=preloaded)

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.chaos.cases import Notes, called, complaint
-from benchmarks.chaos.runs import NAME, SMALL, check_end, check_labels, made
+from benchmarks.chaos.cases import Notes
+from benchmarks.chaos.commands import called, complaint
+from benchmarks.chaos.runs import NAME, SMALL, check_end, check_labels, made, no_curves
 from tests.support.commands import answers, small_files
 
 KIB = (0, 4, 32, 64, 96, 160)  # of space, beside what is there when the command starts
@@ -28,6 +29,7 @@ PHASES: dict[str, tuple[str, ...]] = {
     "export": ("export", NAME, "--output", "export"),
     "import": ("import", "exported", "--output", "imported"),
 }
+AGAIN = ("report", "export", "import")
 KINDS = ("files", "disk")
 MS_REMOUNT, CLONE_NEWNS, CLONE_NEWUSER = 32, 0x20000, 0x10000000
 
@@ -75,10 +77,11 @@ class FullDisks:
         self.go_on(phase, folder, notes, did)
 
     def go_on(self, phase: str, folder: Path, notes: Notes, did: str) -> None:
-        """Carries on with the run now that there is space."""
+        """Carries on with the run now that there is space; what does not change the run is done again."""
         before = answers(folder) if (folder / "prefs.db").exists() else []
-        words = RESUME if folder.exists() else PHASES["a new run"]
-        ended = called(*words)
+        words = PHASES[phase] if phase in AGAIN or not folder.exists() else RESUME
+        with no_curves():
+            ended = called(*words)
         did = f"{did}, and then {words[0]} with space"
         if wrong := complaint(ended):
             notes.found(did, wrong)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
+import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import runpy
 import signal
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from typing import Any
 from benchmarks import ROOT
 
 LOOK_SECONDS = 0.01
-PR_SET_PDEATHSIG = 1
+_spawn = multiprocessing.util.spawnv_passfds
 
 
 class Preloaded:
@@ -42,6 +44,7 @@ class Preloaded:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
+        gc.collect()  # A forked process must not inherit an open SQLite connection, which only this may close.
         with output.open("wb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Threads of numeric libraries, which survive a fork.
             self.pid = os.fork()
@@ -82,8 +85,8 @@ def _become(words: Sequence[str], output: int, cwd: Path) -> None:
         for number in (1, 2):
             os.dup2(output, number)
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
-        # It lacks the mark by which a case's processes are found, so it ends with the case.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python begins
+        multiprocessing.util.spawnv_passfds = _spawn_preloaded
         os.chdir(cwd)
         os.environ.pop("DISPLAY", None)
         _forget_processes()
@@ -105,6 +108,31 @@ def _become(words: Sequence[str], output: int, cwd: Path) -> None:
             with contextlib.suppress(OSError):
                 stream.flush()
         os._exit(status)
+
+
+def _spawn_preloaded(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+    """Starts a helper of multiprocessing as it wants to; its forkserver is forked too, for the same reason."""
+    if "forkserver" not in args[-1]:
+        return int(_spawn(path, args, passfds))
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        Path("/proc/self/comm").write_text("forkserver")
+        sys.modules["__main__"] = types.ModuleType("__main__")  # as its children import run.py themselves
+        _forget_processes()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number not in (*passfds, nowhere):
+                os.dup2(nowhere, number)  # not closed: what owns the number might close it when it is another's
+        exec(args[-1])  # what follows `python -c`: multiprocessing's own main function of the server
+    except SystemExit:
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _forget_processes() -> None:

@@ -118,7 +118,8 @@ def alive(pid: int) -> bool:
 
 def answers(folder: Path) -> list[tuple[str, str, str]]:
     """Every answer in a run's store, read with plain SQLite."""
-    with sqlite3.connect(f"file:{folder / 'prefs.db'}?mode=ro", uri=True) as db:
+    # Closed at once, because a process that is forked meanwhile would inherit what SQLite knows of its locks.
+    with contextlib.closing(sqlite3.connect(f"file:{folder / 'prefs.db'}?mode=ro", uri=True)) as db:
         return db.execute("SELECT client_id, comparison_id, choice FROM answer ORDER BY seq").fetchall()
 
 
