@@ -24,7 +24,7 @@ from typing import Protocol
 
 from commands import leave_without_packages, names_mode, run_command
 from drlhp.cli import FAILURE, INTERRUPTED, command_line
-from drlhp.runtime.leash import everything_ends_here
+from drlhp.runtime.leash import everything_ends_here, without_main
 from drlhp.runtime.start import warm_up, warmed_up
 
 # For the child processes. Threads that wait sleep and do not spin, because the parts of the ring share the processor;
@@ -278,12 +278,12 @@ RINGS = {
 def build(ring: Ring) -> Finished:
     """Makes the parts of the run's mode; returns whether the run is over."""
     log.info("the networks compute on the %s", ring.device.type)
-    plan = RINGS[ring.config.mode]
-    finished = {part: part(ring) for part in plan.parts}
+    with without_main():  # the children need nothing of this file
+        finished = {part: part(ring) for part in RINGS[ring.config.mode].parts}
     if not ring.config.synchronous:
         ring.channels.read_in_background()  # the children have the other ends already
     ring.snapshots.begin(ring.here, ring.channels, [ring.board, ring.query_board])
-    return finished[plan.until]
+    return finished[RINGS[ring.config.mode].until]
 
 
 # -- how the ring turns, and how it ends -------------------------------------------------------------------------------

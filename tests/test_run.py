@@ -60,6 +60,20 @@ def test_each_mode_is_a_ring_that_ends_with_one_of_its_parts() -> None:
         assert plan.until in plan.parts and len(set(plan.parts)) == len(plan.parts), mode
 
 
+def test_the_processes_of_a_run_need_not_import_run_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start half a second of the processor sooner."""
+
+    def look(ring: run_module.Ring) -> run_module.Finished:
+        run_module.act(ring)  # it starts them
+        assert not hasattr(sys.modules["__main__"], "__file__"), "which multiprocessing would let them import"
+        return lambda: True
+
+    monkeypatch.setitem(run_module.RINGS, "train_policy_with_original_rewards", run_module.Plan([look], until=look))
+    before = sys.modules["__main__"]
+    here(tmp_path, "train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "1", "--run_name", "a")
+    assert sys.modules["__main__"] is before
+
+
 # -- the four modes ----------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from drlhp.runtime.pulse import Patience, here
 
 Context = SpawnContext | ForkServerContext
 IMPORTS = "the import of PyTorch and Gymnasium"
-LARGE_LIBRARIES = ["torch", "gymnasium", "ale_py", "cv2"]
+LARGE_LIBRARIES = ["torch", "torch.utils.tensorboard", "gymnasium", "ale_py", "cv2"]
 WARNINGS = "PYTHONWARNINGS"  # of a new Python's environment: which warnings it does not print
 LONGEST_TMPDIR = 70  # a socket's path has 103 characters at most, of which 32 are multiprocessing's
 

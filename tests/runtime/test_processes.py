@@ -142,7 +142,7 @@ def test_a_run_whose_helper_is_killed_says_so_or_goes_on_and_leaves_nothing(tmp_
         "--policy_ckpt_interval",
         "20",
     )
-    with started(tmp_path, *words) as process:
+    with started(tmp_path, *words, fresh=True) as process:  # whose helpers have their own names
         wait_for(lambda: len(children(process.pid)) == 2 and bool(policy_steps(folder)), process)
         below = descendants(process.pid)
         of_each = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in below}

@@ -32,6 +32,7 @@ TINY = (
 )
 BRIEF_PPO = ("--algo", "ppo", "--ppo_epochs", "1", "--ppo_minibatches", "1")
 SYNC = "--synchronous"  # all parts of the run in one process
+READ_LATE = {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "HANG_FILE"}  # variables that no large library reads
 DEADLINE = 240  # seconds for anything that is waited for
 
 
@@ -44,14 +45,16 @@ def environment(**changes: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name != "DISPLAY"}, **changes}
 
 
+def starter(changes: dict[str, str]) -> type[subprocess.Popen[str]]:
+    """What starts a program with these variables: most may count while the large libraries are imported."""
+    return PreloadedPopen if changes.keys() <= READ_LATE else subprocess.Popen
+
+
 def run(
     tmp_path: Path, *words: str, status: int = 0, cwd: Path = ROOT, **changes: str
 ) -> subprocess.CompletedProcess[str]:
-    environ = environment(**changes)
-    start: type[subprocess.Popen[str]] = (
-        subprocess.Popen if changes else PreloadedPopen
-    )  # a variable may count while libraries are imported
-    result = run_captured(command(tmp_path, *words), DEADLINE, start=start, env=environ, cwd=cwd)
+    start = starter(changes)
+    result = run_captured(command(tmp_path, *words), DEADLINE, start=start, env=environment(**changes), cwd=cwd)
     assert result.returncode == status, result.stdout + result.stderr
     return result
 
@@ -68,10 +71,9 @@ def small_files(n_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def started(tmp_path: Path, *words: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
-    """A run in the background, ended with the block."""
-    start: type[subprocess.Popen[str]] = subprocess.Popen if changes else PreloadedPopen
-    process = start(
+def started(tmp_path: Path, *words: str, fresh: bool = False, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in the background, ended with the block; `fresh`: of a Python that has imported nothing beforehand."""
+    process = (subprocess.Popen if fresh else starter(changes))(
         command(tmp_path, *words),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
 """A Python that has imported the large libraries and becomes each program that a test starts, which saves seconds.
 
 What it becomes is a child of the test's process with its own standard streams, folder and environment, as a program
-that is started afresh. The project's own files are not among what is imported beforehand.
+that is started afresh. The project's own files are not among what is imported beforehand. The server of processes that
+such a program starts, multiprocessing's forkserver, is a fork of it: it would import the same libraries.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ import ctypes
 import importlib
 import inspect
 import io
+import itertools
 import json
+import multiprocessing.util
 import os
 import resource
 import runpy
+import signal
 import socket
 import subprocess
 import sys
+import traceback
+import types
 from typing import Any
 
-LIBRARIES = ("torch", "gymnasium", "ale_py", "numpy", "PIL.Image", "tyro", "rich.console", "matplotlib.figure")
+LIBRARIES = (
+    *("torch", "torch.utils.tensorboard", "gymnasium", "ale_py", "numpy", "PIL.Image", "tyro", "rich.console"),
+    *("matplotlib.figure", "matplotlib.backends.backend_agg"),
+)
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class PreloadedPopen(subprocess.Popen[str]):
-    """`subprocess.Popen` of this Python with a script (`[sys.executable, script, *words]`), without its imports.
+    """`subprocess.Popen` of this Python with a script, `-c` or `-m` (`[sys.executable, *words]`), without its imports.
 
     Not for what has to see an environment variable while it imports.
     """
@@ -125,11 +134,58 @@ def _become(request: dict[str, Any], libraries: list[str]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.stdin, sys.stdout, sys.stderr = (_stream(*words) for words in ((0, "rb"), (1, "wb"), (2, "wb")))
-    sys.argv = request["words"]
-    script = os.path.abspath(sys.argv[0])
+    option, *rest = request["words"]
+    sys.argv = [option, *rest[1:]] if option in ("-c", "-m") else [option, *rest]
+    folder = os.getcwd() if option in ("-c", "-m") else os.path.dirname(os.path.abspath(option))
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [os.path.dirname(script), *paths, *libraries]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.path[:] = [folder, *paths, *libraries]
+    _fork_the_forkserver()
+    if option == "-m":
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif option == "-c":
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(rest[0], vars(main))
+    else:
+        runpy.run_path(option, run_name="__main__")
+
+
+def _fork_the_forkserver() -> None:
+    """Lets the program's forkserver be a fork of this process without what the program itself has imported."""
+    start, imported = multiprocessing.util.spawnv_passfds, set(sys.modules)
+
+    def start_or_fork(path: bytes, words: list[Any], kept: list[int]) -> int:
+        if not words[-1].startswith("from multiprocessing.forkserver import main"):
+            return start(path, words, kept)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _forget(set(sys.modules) - imported)
+                _keep_open(kept)
+                multiprocessing.util.spawnv_passfds = start
+                exec(words[-1], {})
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        return pid
+
+    multiprocessing.util.spawnv_passfds = start_or_fork  # type: ignore[assignment]
+
+
+def _forget(names: set[str]) -> None:
+    """Leaves this process as if it had imported none of these modules, and were no program yet."""
+    for name in names:
+        del sys.modules[name]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _keep_open(files: list[int]) -> None:
+    """Closes all files but these and the standard streams, as the start of another program does."""
+    for before, end in itertools.pairwise([2, *sorted(files), os.sysconf("SC_OPEN_MAX")]):
+        os.closerange(before + 1, end)
 
 
 def _stream(number: int, mode: str) -> io.TextIOWrapper:
