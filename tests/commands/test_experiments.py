@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -23,19 +25,29 @@ from drlhp.runtime.machine import n_cores
 from envs import draw_states
 from tests.support import ROOT
 from tests.support.commands import BRIEF_PPO, SYNC, refused
+from tests.support.preloaded import PreloadedPopen
 
 TINY = Experiment(
     "a trial",
     (
-        *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "2", "--eval_episodes", "1"),
-        *("--million_timesteps", "0.002", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
+        *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "1", "--eval_episodes", "1"),
+        *("--million_timesteps", "0.001", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
     ),
 )
 
 
 @pytest.fixture(autouse=True)
-def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "DPI", 40)  # drawing them takes most of a report's time
+    parts = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT, "Popen": started_for_a_seed}
+    monkeypatch.setattr(experiments, "subprocess", SimpleNamespace(**parts))
+
+
+def started_for_a_seed(words: list[str], preexec_fn: Any, **options: Any) -> subprocess.Popen[str]:
+    """A seed that has all cores is a program with its imports done; one on some of them starts afresh."""
+    start: Any = functools.partial(subprocess.Popen, preexec_fn=preexec_fn) if preexec_fn else PreloadedPopen
+    process: subprocess.Popen[str] = start(words, **options)
+    return process
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -111,7 +123,7 @@ def test_who_reads_no_more_what_is_printed_ends_it(tmp_path: Path) -> None:
         f"experiments.EXPERIMENTS['trial'] = Experiment('a trial', {TINY.command});"
         "sys.exit(run.main(['reproduce', 'trial', '--seeds', '2', '--at_once', '1', '--log_dir', sys.argv[1]]))"
     )
-    with subprocess.Popen(
+    with PreloadedPopen(
         [sys.executable, "-c", script, str(tmp_path)],
         cwd=ROOT,
         stdout=subprocess.PIPE,

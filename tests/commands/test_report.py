@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,7 +31,8 @@ from pref_db import PrefDB
 from reward_predictor import preference_loss
 from tests.support import ROOT
 from tests.support.browser import PROGRAM, WHY_NOT, chromium
-from tests.support.commands import here
+from tests.support.commands import DEADLINE, here
+from tests.support.preloaded import run_captured
 from tests.support.ring import predicted_reward
 from tests.support.store import undo_last
 
@@ -542,7 +542,7 @@ def test_a_report_that_a_full_disk_ended_can_be_made_again(dot: Path) -> None:
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     line = [sys.executable, "-c", code, str(ROOT / "run.py"), "report", str(dot)]
-    result = subprocess.run(line, capture_output=True, text=True)
+    result = run_captured(line, DEADLINE)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert page_of(dot).sections["verdict"]
 

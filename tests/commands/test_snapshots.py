@@ -111,29 +111,32 @@ def whole(
     return Whole(words, folder / "whole", turns)
 
 
-@pytest.mark.parametrize(("how", "share"), [("Ctrl-C", 0.7), ("broken off", 0.4)])
-def test_a_resumed_run_equals_the_one_that_never_stopped(
-    whole: Whole, how: str, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_equals_the_one_that_never_stopped(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken off in the middle of a turn, it leaves answers in the store that are newer than its snapshot."""
     words, folder, turns = whole
-    step, name, n_steps = PolicyWorker.step, f"{how} {share}", 0
+    stopped = folder.parent / "stopped"
 
-    def stopped_step(worker: PolicyWorker) -> bool:
-        nonlocal n_steps
-        n_steps += 1
-        if n_steps == round(share * turns) and how == "Ctrl-C":
-            os.kill(os.getpid(), signal.SIGINT)
-        worked = step(worker)
-        if n_steps == round(share * turns) and how != "Ctrl-C":
-            raise KeyboardInterrupt
-        return worked
+    def stop_after(n_steps: int, how: str, *command: str) -> None:
+        step, steps_left = PolicyWorker.step, n_steps
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PolicyWorker, "step", stopped_step)
-        here(folder.parent, *words, "--run_name", name, status=130)
-    here(None, "--resume", str(folder.parent / name))
-    assert_same_run(folder, folder.parent / name)
+        def stopped_step(worker: PolicyWorker) -> bool:
+            nonlocal steps_left
+            steps_left -= 1
+            if steps_left == 0 and how == "Ctrl-C":
+                os.kill(os.getpid(), signal.SIGINT)
+            worked = step(worker)
+            if steps_left == 0 and how != "Ctrl-C":
+                raise KeyboardInterrupt
+            return worked
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PolicyWorker, "step", stopped_step)
+            here(folder.parent if command[0] != "--resume" else None, *command, status=130)
+
+    stop_after(round(0.4 * turns), "broken off", *words, "--run_name", "stopped")
+    stop_after(round(0.3 * turns), "Ctrl-C", "--resume", str(stopped))
+    here(None, "--resume", str(stopped))
+    assert_same_run(folder, stopped)
 
 
 def test_other_settings_and_older_folders_go_on_from_the_checkpoints(tmp_path: Path) -> None:

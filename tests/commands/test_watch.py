@@ -33,7 +33,9 @@ from drlhp.runtime.checkpoint import CheckpointError
 from envs import env_info
 from pref_db import PrefDB
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
 from tests.support.display import focus, screenshot, xdotool
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 MOVING_DOT = "MovingDotNoFrameskip-v0"
 EPISODE_STEPS = 250  # of the moving dot
@@ -149,7 +151,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     with tempfile.TemporaryDirectory() as folder:  # pytest's own may be entered by one user alone
         Path(folder).chmod(0o555)
         line = [sys.executable, "-c", textwrap.dedent(code), folder]
-        result = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+        result = run_captured(line, DEADLINE, cwd=ROOT)
     assert f"UserError: {folder} may not be written to; give --output with a file in another" in result.stderr
 
 
@@ -395,7 +397,7 @@ def command(display: str) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(processes: list[subprocess.Popen[str]], *arguments: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+    process = PreloadedPopen(
         [sys.executable, "run.py", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,

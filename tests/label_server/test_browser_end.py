@@ -30,6 +30,7 @@ from tests.support.browser import (
 )
 from tests.support.commands import DEADLINE
 from tests.support.labelling import Server, make_store, pairs, running
+from tests.support.preloaded import PreloadedPopen
 
 pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 DONE = "#waiting-title:text-is('Done, thank you')"
@@ -167,7 +168,7 @@ def test_label_ends_with_its_last_answer_and_its_page_with_thanks(
         if n_labels:
             LabelQueue(db).submit(pairs(4, first_seed=50))
     words = (str(ROOT / "run.py"), "label", str(tmp_path / "a"), "--ui", "web", "--web_port", "0", "--no_tour", *wanted)
-    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
+    with PreloadedPopen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         link = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
         context = browser.new_context()

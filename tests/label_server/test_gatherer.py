@@ -49,6 +49,7 @@ from tests.support.commands import (
     wait_for,
 )
 from tests.support.labelling import Client, make_store, segment
+from tests.support.preloaded import PreloadedPopen
 
 SMALL = ("--n_envs", "2", "--max_segs", "40", "--ui", "web", "--web_port", "0")
 LINK = re.compile(r"http://([\d.]+):(\d+)/#t=([0-9a-f]{32})")
@@ -219,7 +220,7 @@ def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path, flags: tuple[s
         for seed in range(6):
             db.insert_segment(rows, segment(seed))
     words = (str(ROOT / "run.py"), "label", str(tmp_path / "kept"), "--ui", "web", "--web_port", "0", *flags)
-    with subprocess.Popen([sys.executable, *words, "--labeller", "Ann"], stdout=subprocess.PIPE, text=True) as process:
+    with PreloadedPopen([sys.executable, *words, "--labeller", "Ann"], stdout=subprocess.PIPE, text=True) as process:
         with logged_in(process) as client:
             assert client.get("/api/me")[1]["labeller"] == "Ann"
             answer(client, 3, process)

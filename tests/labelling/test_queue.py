@@ -29,6 +29,8 @@ from drlhp.labelling.notices import FEW_LABELS
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB, merge
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import PreloadedPopen, run_captured
 from tests.support.store import undo_last
 
 ENV_ID, LENGTH = "Test-v0", 3
@@ -450,7 +452,7 @@ def test_of_several_that_label_one_that_goes_on_is_heard(queue: LabelQueue, path
         from pref_db import PrefDB
         Notices(PrefDB.open(Path({str(path)!r})), lambda: {queue.clock()}).beat("label", {{}})
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    assert not run_captured([sys.executable, "-c", textwrap.dedent(script)], DEADLINE, cwd=ROOT).returncode
     queue.notices.beat("label", {"labellers": ["me"]})
     assert queue.notices.goes_on("label") and queue.is_present("me")
     queue.notices.beat("label", {"ended": "Labelling has ended here."})
@@ -523,7 +525,7 @@ def test_a_killed_labelling_process_loses_nothing_and_stores_nothing_twice(path:
     acknowledged: list[list[str]] = []
     for _ in range(4):
         code = textwrap.dedent(WRITER).format(root=str(ROOT), path=str(path))
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
+        with PreloadedPopen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
             acknowledged += [writer.stdout.readline().split() for _ in range(15)]
             os.kill(writer.pid, signal.SIGKILL)

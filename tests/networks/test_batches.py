@@ -1,7 +1,6 @@
 """Labels laid out for the networks: stacks of frames, bootstraps, crops."""
 
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -14,6 +13,8 @@ from drlhp.networks import batches as pair_batches
 from drlhp.networks.batches import PairBatch, TrainingPair, bootstrap_count, random_crop
 from reward_predictor import RewardPredictor
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import run_captured
 from tests.support.ring import ENV_ID, SMALL, VECTORS, segment
 
 
@@ -54,7 +55,7 @@ def test_bootstrap_counts_are_poisson_and_differ_between_members() -> None:
 
 def test_bootstrap_counts_are_the_same_in_every_process() -> None:
     code = "from drlhp.networks.batches import bootstrap_count as b; print([b(f'id {n}', 1) for n in range(20)])"
-    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = run_captured([sys.executable, "-c", code], DEADLINE, cwd=ROOT).stdout
     assert printed.strip() == str([bootstrap_count(f"id {n}", 1) for n in range(20)])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.speed import bench
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import run_captured
 
 
 def test_the_emulator_is_measured() -> None:
     command = [sys.executable, "-m", "benchmarks.speed.measure", "emulator", "--seconds", "0.2"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = run_captured(command, DEADLINE, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     reading = json.loads(result.stdout.strip().split("\n")[-1])
     assert reading["name"] == "emulator" and reading["unit"] == "agent steps/s"
@@ -31,14 +32,14 @@ def test_the_emulator_is_measured() -> None:
 def test_a_run_that_is_not_there_is_said_in_a_sentence(line: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"benchmarks.learning.{line[0]}", *line[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    result = run_captured(command, DEADLINE, cwd=tmp_path, env=environment)
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith(f"{line[0]}.py: ")
 
 
 def test_objects_that_networks_never_see_are_told_from_what_moves() -> None:
     command = [sys.executable, "-m", "benchmarks.learning.flicker", "pacman", "pong", "--steps", "150"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = run_captured(command, DEADLINE, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     (first, hidden), (last, none) = (line.split() for line in result.stdout.splitlines())
     assert (first, last, none) == ("pacman", "pong", "0.0%") and float(hidden.rstrip("%")) > 10
@@ -46,7 +47,7 @@ def test_objects_that_networks_never_see_are_told_from_what_moves() -> None:
 
 def test_eight_people_are_never_asked_about_the_same_pair() -> None:
     command = [sys.executable, "-m", "benchmarks.speed.labelling", "--quick", "--only", "people"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = run_captured(command, DEADLINE, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     people = json.loads((ROOT / "runs" / "labelling.json").read_text())["people"]
     assert (people["comparisons"], people["answers"], people["double_asked"]) == (40, 40, 0)

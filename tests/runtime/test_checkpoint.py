@@ -1,6 +1,5 @@
 """Checkpoints are whole or absent, say what is wrong with them, and run no code."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,6 +12,8 @@ from drlhp.errors import told
 from drlhp.runtime import checkpoint
 from drlhp.runtime.checkpoint import CheckpointError
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import run_captured
 
 POLICY = {"kind": "policy", "env_id": "CartPole-v1"}
 
@@ -71,7 +72,7 @@ def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path) -> None:
             sys.exit(str(error))
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr.strip()
+    told = run_captured(command, DEADLINE, cwd=ROOT).stderr.strip()
     assert told.startswith(f"{tmp_path / 'step-000000000002.pt'} could not be written (") and "\n" not in told
     assert told.endswith(": free some space on its disk, or allow to write in its folder.")
     assert list(tmp_path.iterdir()) == [path]

@@ -16,6 +16,7 @@ from tests.support import ROOT
 from tests.support.commands import DOT, PONG, answers, children, policy_steps, started, wait_for
 from tests.support.display import focus, screenshot, xdotool
 from tests.support.labelling import make_store
+from tests.support.preloaded import PreloadedPopen
 
 pytestmark = pytest.mark.window
 TITLE = "better"
@@ -101,7 +102,7 @@ def test_lines_at_the_terminal_and_the_end_of_input(tmp_path: Path, display: str
 def test_a_window_is_all_that_is_needed(tmp_path: Path, display: str) -> None:
     make_store(tmp_path / "a", 3)
     command = [sys.executable, str(ROOT / "run.py"), "label", str(tmp_path / "a"), "--ui", "window"]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    process = PreloadedPopen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         wait_for_window(process)
         press("Left", tmp_path / "a", process, 1)

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import itertools
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,13 @@ from drlhp.wrapper.settings import Settings
 from examples import wrapper_cleanrl, wrapper_vector_loop
 from pref_db import PrefDB
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import run_captured
+from tests.support.server import one_server
+
+__all__ = ["one_server"]  # a fixture: pytest finds it by name
+
+pytestmark = pytest.mark.usefixtures("one_server")
 
 PAGE = (ROOT / "docs" / "wrapper.md").read_text()
 
@@ -56,7 +62,7 @@ def test_stable_baselines3_from_scratch_and_from_a_policy_trained_elsewhere(tmp_
 @pytest.mark.parametrize(("name", "lacking"), [("wrapper_warm_start", "PPO.save"), ("label_over_http", "the link")])
 def test_an_example_that_lacks_what_it_works_on_says_so(name: str, lacking: str) -> None:
     pytest.importorskip("stable_baselines3")
-    done = subprocess.run([sys.executable, "-m", f"examples.{name}"], cwd=ROOT, capture_output=True, text=True)
+    done = run_captured([sys.executable, "-m", f"examples.{name}"], DEADLINE, cwd=ROOT)
     assert done.returncode == 1 and lacking in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 

@@ -37,6 +37,11 @@ from tests.support import ROOT
 from tests.support.commands import without_waits
 from tests.support.display import focus, xdotool
 from tests.support.preloaded import PreloadedPopen, run_captured
+from tests.support.server import one_server
+
+__all__ = ["one_server"]  # a fixture: pytest finds it by name
+
+pytestmark = pytest.mark.usefixtures("one_server")
 
 TITLE = "better"  # in that of the window
 PATIENCE = 240.0  # seconds; on a machine that does other things
@@ -48,7 +53,7 @@ SMALL: dict[str, Any] = {
     "max_prefs_in_db": 12,
     "max_pref_interface_segs": 5,
 }
-# One server imports PyTorch once for all tests. How a wrapper starts processes by default is tested with programs.
+# How a wrapper starts processes by default is tested with programs.
 SERVER: dict[str, Any] = {"mp_context": "forkserver"}
 QUICK = {**SMALL, **SERVER}
 

@@ -7,7 +7,6 @@ import inspect
 import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -46,6 +45,8 @@ from examples.wrapper_everything import picture_of
 from pref_db import PrefDB
 from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import run_captured
 from tests.support.ring import predicted_reward
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
@@ -650,7 +651,7 @@ except drlhp.UserError as error:
     print(error)
 """
     environ = {**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environ)
+    result = run_captured([sys.executable, "-c", program], DEADLINE, cwd=ROOT, env=environ)
     assert re.fullmatch(r"Reacher-v5 cannot be drawn for people \(.*\): .*MUJOCO_GL.*\.\n", result.stdout), result
     assert not result.stderr
 
