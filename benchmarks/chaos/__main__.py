@@ -129,7 +129,6 @@ def chaos(
         case: the number of a single case; its result is only printed.
         minutes: the time for all; what does not end in it is counted as missing.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped; nothing is written."))  # after what has begun has ended
     torch.set_num_threads(1)  # A case runs in a forked child, and there is one on each core.
     began, results = time.monotonic(), dict[str, object]()
     revision = git_revision()  # before a result of ours changes the tree
@@ -173,6 +172,7 @@ def write(path: Path, record: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped; nothing is written."))  # after what has begun is ended
     try:
         tyro.cli(chaos)
     except KeyboardInterrupt:

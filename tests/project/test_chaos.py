@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
-from benchmarks.chaos import command_lines, routes, server_kills, signals, stored_files
+from benchmarks.chaos import cases, command_lines, routes, server_kills, signals, stored_files
 from benchmarks.chaos.cases import Limits, Notes, Outcome, all_ended, carry_out, processes
 from benchmarks.chaos.commands import Command, Ended, complaint
 from benchmarks.chaos.runs import check_end, check_labels
@@ -51,6 +51,12 @@ def test_answers_through_a_kill_of_the_server_are_stored_once() -> None:
     )
     assert seen(outcome) == []
     assert (outcome.counts["answers"], outcome.counts["kills of the server"]) == (20, 1)
+
+
+def test_a_run_goes_on_after_stops_and_a_kill() -> None:
+    outcome = carry_out("signals", lambda number, notes: signals.signals(number, notes, kills=1), 0, [1], Limits(600))
+    assert seen(outcome) == []
+    assert (outcome.counts["blows"], outcome.counts["runs to the end"]) == (signals.STOPS + 1, 1)
 
 
 @pytest.mark.slow
@@ -137,6 +143,25 @@ def test_a_case_that_goes_wrong_is_found_and_ended(body: chaos.Body, words: str)
     outcome = carry_out("wrong", body, 0, [7], Limits(2 if body is hang else 60))
     (finding,) = outcome.findings
     assert (finding.attack, finding.seed, finding.case) == ("wrong", 0, 7) and words in finding.seen
+
+
+def test_a_case_tells_what_it_counts_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "TELL_SECONDS", 0)
+    told: list[Outcome] = []
+    carry_out("slow", hang, 0, [0], Limits(2), told.append)
+    assert (0, 1) in [(so_far.counts["cases"], so_far.counts["begun"]) for so_far in told]
+
+
+def test_what_the_time_is_too_short_for_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for limits, name in ((Limits(60, last_begin=0), cases.NOT_BEGUN), (Limits(60, end=0), cases.CUT_SHORT)):
+        outcome = carry_out("short", hang, 0, range(3), limits)
+        assert (outcome.counts[name], outcome.counts["cases"], outcome.findings) == (3, 0, [])
+    monkeypatch.setattr(chaos, "ROOT", tmp_path)
+    with pytest.raises(SystemExit) as left:
+        chaos.chaos(("routes",), quick=True, minutes=0)
+    assert left.value.code == 1 and "too short for 2 cases" in capsys.readouterr().out
 
 
 def test_the_same_seed_draws_the_same() -> None:
