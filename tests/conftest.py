@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from drlhp.runtime.start import LARGE_LIBRARIES
+
 # A process has one display: a window that opens in it goes to the display of the first window.
 from tests.support.display import display
 
@@ -18,6 +20,8 @@ __all__ = ["display"]  # a fixture: pytest finds it by name
 
 # The tests' own arithmetic is tiny: one thread is faster than two that wait for each other on a busy machine.
 torch.set_num_threads(1)
+# What a test starts from this process comes from one server, which can import our own modules for all of it too.
+LARGE_LIBRARIES.extend(["a2c.worker", "drlhp.training.trainer", "pref_interface"])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips slow tests, and lets any other skip itself as soon as it starts a process: a browser and X are some too."""
+    """Puts slow tests first, or skips them with `--quick`.
+
+    Then any other skips itself as soon as it starts a process: a browser and X are some too.
+    """
+    if hasattr(config, "workerinput"):  # the longest first, so that none is alone at the end
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     starts_workers = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
     if not config.getoption("--quick") or starts_workers:
         return

@@ -86,9 +86,8 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, network: str, tmp
             worker.step()
             rollouts.append({name: array.copy() for name, array in vars(worker.runner.rollout).items()})
             weights.append(flat(worker))
-            for _ in range(3):
-                worker.step()
-            assert worker.steps == 4 * 12 * 7
+            worker.step()
+            assert worker.steps == 2 * 12 * 7
             observations = worker.runner.rollout.observations[-1]
             assert all(picture.any() for picture in observations), "everybody's environments go on"
     for name in ("observations", "noise", "actions", "true_rewards", "terminated", "valid"):
@@ -151,7 +150,7 @@ def test_each_process_trains_on_whole_games_of_enduro_if_asked(whole_games: bool
     steps = 3000 // 4 + 10  # the no-ops and FIRE at the start come on top
     config = PolicyConfig("ppo", whole_games=whole_games, n_envs=2, n_steps=steps, eval_interval_million_timesteps=0)
     with leader(tmp_path, config, 2, ENDURO) as worker:
-        worker.step()
+        worker.runner.collect()
         ended = (worker.runner.rollout.truncated | worker.runner.rollout.terminated).any(0)
     assert list(ended) == [not whole_games] * 2
 

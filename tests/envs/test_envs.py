@@ -275,12 +275,15 @@ def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
             assert picture[~blank].max() > 40
 
 
+@pytest.mark.slow
 def test_atari_watched_frames_follow_the_game() -> None:
     rng = np.random.default_rng(0)
     with closing(make_vec_env("PongNoFrameskip-v4", 3, seed=0, n_watched=1, n_threads=1)) as env:
         env.reset()
-        for _ in range(1500):  # more than one game of 21 points lost
+        for step in range(1500):  # more than one game of 21 points lost
             obs = env.step(rng.integers(6, size=3))[0]
+            if step % 4:  # watched and observed do not come together again by themselves
+                continue
             ours = area_resize((env.watch()[0] @ [0.299, 0.587, 0.114]).round().astype(np.uint8), 84, 84)
             difference = ours[9:].astype(int) - obs[0, -1, 9:]
             assert (difference < -25).sum() < 10 and (difference > 25).sum() < 40  # it shows two frames more
@@ -337,6 +340,7 @@ def test_games_that_hide_objects_are_those_that_were_measured_except_the_papers(
     assert env_info("MovingDotNoFrameskip-v0").all_frames is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_frames", [False, True])
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "EnduroNoFrameskip-v4"])
 def test_watched_games_end_with_those_that_they_show(env_id: str, all_frames: bool) -> None:
@@ -344,7 +348,7 @@ def test_watched_games_end_with_those_that_they_show(env_id: str, all_frames: bo
     rng, ends = np.random.default_rng(0), 0
     with closing(make_vec_env(env_id, 2, seed=1, n_watched=2, n_threads=1, all_frames=all_frames)) as env:
         env.reset()
-        for step in range(1000):
+        for step in range(1000 if "Enduro" in env_id else 600):  # a cut one has 750
             _, _, terminated, truncated, _ = env.step(rng.integers(env.info.n_actions or 0, size=2))
             ends += int((terminated | truncated).sum())
             if step == 100:
@@ -657,6 +661,7 @@ def test_wrong_numbers_of_environments_are_refused() -> None:
         make_env("PongNoFrameskip-v4")
 
 
+@pytest.mark.slow
 def test_whole_games_of_enduro_go_on() -> None:
     """A first day that is not passed takes some 13,000 frames."""
     with closing(make_vec_env("EnduroNoFrameskip-v4", 1, seed=0, n_threads=1, whole_games=True)) as env:

@@ -127,10 +127,12 @@ def test_the_newest_of_the_highest_priority_is_asked_first_and_a_refresh_keeps_i
 
 
 def test_sides_are_random_but_fixed_and_are_what_is_stored(queue: LabelQueue) -> None:
-    queue.submit(pairs(2000))
-    leases = queue.claim("me", 2000)
-    assert 0.47 < sum(lease.flip for lease in leases) / 2000 < 0.53
-    assert sum(flip_of("you", lease.comparison_id) == lease.flip for lease in leases) in range(900, 1100)
+    ids = [pair.id for pair in pairs(2000)]
+    assert 0.47 < sum(flip_of("me", pair) for pair in ids) / 2000 < 0.53
+    assert sum(flip_of("you", pair) == flip_of("me", pair) for pair in ids) in range(900, 1100)
+    queue.submit(pairs(100))
+    leases = queue.claim("me", 100)
+    assert len(leases) == 100 and all(lease.flip == flip_of("me", lease.comparison_id) for lease in leases)
     for lease in leases[:20]:
         queue.answers.add(submission(lease, "left"))
     for row, lease in zip(queue.db.answers(), leases, strict=False):

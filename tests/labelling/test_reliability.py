@@ -116,6 +116,7 @@ def accuracy(folder: Path, seed: int, weighs: bool) -> float:
     return float(np.mean((found[0::2] > found[1::2]) == (true[0::2] > true[1::2])))
 
 
+@pytest.mark.slow
 def test_a_predictor_that_weighs_labellers_is_right_more_often(tmp_path: Path) -> None:
     with_weights = accuracy(tmp_path / "with", seed=0, weighs=True)
     without = accuracy(tmp_path / "without", seed=0, weighs=False)

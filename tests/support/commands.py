@@ -162,7 +162,7 @@ def here(log_dir: Path | None, *words: str, status: int = 0) -> Done:
     """
     extra = () if log_dir is None else ("--log_dir", str(log_dir))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    out, err, level = io.StringIO(), io.StringIO(), logging.getLogger().level
+    out, err, level, renderer = io.StringIO(), io.StringIO(), logging.getLogger().level, None
     logging.getLogger().setLevel(logging.INFO)  # as run.py does where nobody has set one
     try:
         with (
@@ -175,8 +175,11 @@ def here(log_dir: Path | None, *words: str, status: int = 0) -> Done:
                 returned = run_module.main([*words, *extra])
             except SystemExit as left:  # of the library that reads the flags
                 returned = left.code if isinstance(left.code, int) else 1
+            renderer = os.environ.get("MUJOCO_GL")
             assert returned == status, out.getvalue() + err.getvalue()
     finally:
+        if renderer:  # with which MuJoCo was imported, for this whole process
+            os.environ["MUJOCO_GL"] = renderer
         logging.getLogger().setLevel(level)
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -446,6 +446,7 @@ def answer_at_random(db: PrefDB, n_labels: int) -> None:
     db.add_answers(answers, teacher="synthetic")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_members", [3, 1])
 def test_the_l2_of_a_predictor_that_overfits_rises_and_its_weights_shrink(
     tmp_path_factory: pytest.TempPathFactory, n_members: int

@@ -59,6 +59,8 @@ assert b"<html" in page, page
 """
 
 
+pytestmark = pytest.mark.xdist_group("install")  # what they share is made once
+
 Words = Sequence[str | Path]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 # Nothing is fetched: what builds the package and what it needs is in the environment of these tests.

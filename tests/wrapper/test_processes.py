@@ -28,13 +28,14 @@ from drlhp.errors import PrefDBError
 from drlhp.labelling.answers import Lease, Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime import checkpoint
+from drlhp.runtime.leash import descendants
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
 from examples.wrapper_everything import picture_of
 from pref_db import PrefDB
 from tests.support import ROOT
-from tests.support.commands import without_waits
+from tests.support.commands import alive, without_waits
 from tests.support.display import focus, xdotool
 from tests.support.preloaded import PreloadedPopen, run_captured
 from tests.support.server import one_server
@@ -107,15 +108,18 @@ def test_a_wrapper_that_is_closed_or_forgotten_leaves_nothing_and_a_dead_process
                 env.reset()
         return env
 
+    def here() -> tuple[set[int], int]:
+        return set(filter(alive, descendants(os.getpid()))), len(os.listdir("/proc/self/fd"))
+
     opened().close()  # what Python keeps from the first time on is no leak
     gc.collect()  # of what other tests left, too
-    before = set(children_of(os.getpid())), len(os.listdir("/proc/self/fd"))
+    before = here()
     opened().close()
     del_me = opened()
     del del_me
-    assert (set(children_of(os.getpid())), len(os.listdir("/proc/self/fd"))) == before
+    assert here() == before
     env = opened()
-    (child,) = set(children_of(os.getpid())) - before[0]
+    (child,) = here()[0] - before[0]
     os.kill(child, signal.SIGKILL)
     with pytest.raises(ChildError, match="preference interface process was killed by SIGKILL; if memory was short"):
         deadline = time.monotonic() + PATIENCE
@@ -124,7 +128,7 @@ def test_a_wrapper_that_is_closed_or_forgotten_leaves_nothing_and_a_dead_process
                 env.reset()
     with pytest.raises(UserError, match="closed"):
         env.reset()
-    assert set(children_of(os.getpid())) == before[0]
+    assert here()[0] == before[0]
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -283,6 +287,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return env.run_dir
 
 
+@pytest.mark.xdist_group("trained")
 def test_a_pretrained_predictor_rewards_from_the_first_step_whatever_goes_on_beside_it(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -300,6 +305,7 @@ def test_a_pretrained_predictor_rewards_from_the_first_step_whatever_goes_on_bes
         env.close()
 
 
+@pytest.mark.xdist_group("trained")
 def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(trained: Path, tmp_path: Path) -> None:
     """Also if the run that it is of has removed the checkpoint by the time that the trainer has started."""
     source = shutil.copytree(trained, tmp_path / "source")
@@ -321,6 +327,7 @@ def test_a_pretrained_predictor_is_trained_on_stored_preferences_without_a_step(
     env.close()
 
 
+@pytest.mark.xdist_group("trained")
 def test_a_predictor_that_was_saved_stays_however_many_checkpoints_follow(trained: Path, tmp_path: Path) -> None:
     settings = {**QUICK, "reward_predictor_ckpt_interval": 1}
     env = HumanPreferencesEnvWrapper(gymnasium.make("CartPole-v1"), **settings, prefs_dir=trained, log_dir=tmp_path)
@@ -334,6 +341,7 @@ def test_a_predictor_that_was_saved_stays_however_many_checkpoints_follow(traine
     assert len(checkpoint.list_checkpoints(saved.parent)) == checkpoint.KEEP
 
 
+@pytest.mark.xdist_group("trained")
 def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Path, tmp_path: Path) -> None:
     """What it is taken on was observed before, when there was nothing to read it with."""
     env = HumanPreferencesEnvWrapper(
@@ -349,6 +357,7 @@ def test_the_first_step_after_weights_have_come_is_rewarded_by_them(trained: Pat
     env.close()
 
 
+@pytest.mark.xdist_group("trained")
 def test_a_predictor_that_is_saved_before_it_counts_has_its_rewards_normalised(trained: Path, tmp_path: Path) -> None:
     env = HumanPreferencesEnvWrapper(
         gymnasium.make("CartPole-v1"),
