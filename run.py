@@ -14,6 +14,7 @@ import signal
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends the program until there is something to save
 
+import contextlib
 import logging
 import os
 import sys
@@ -331,25 +332,24 @@ def train(config: RunConfig) -> int:
     path = config.run_path()
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     ring = Ring(config, folder.path, folder.run_id)
-    try:
-        log.info("command: %s", " ".join(sys.argv))
-        print(f"Run folder: {path}", flush=True)
-        progress = turn(ring, build(ring), folder.check)
-        ring.close()
-        endings.finished(config, path, progress)
-        if isinstance(ring.takes_segments, SegmentKeeper):
-            endings.label_later(path, ring.takes_segments.n)
-    except KeyboardInterrupt:
-        stop(ring)
-        endings.stopped(path)
-        return INTERRUPTED
-    except Exception as error:
-        endings.failed(config, path, ring.watchers, error)
-    else:
-        return 0
-    finally:
-        ring.close()
-        folder.close()
+    with contextlib.closing(folder):  # also if the ring cannot be closed, as on a full disk
+        try:
+            log.info("command: %s", " ".join(sys.argv))
+            print(f"Run folder: {path}", flush=True)
+            progress = turn(ring, build(ring), folder.check)
+            ring.close()
+            endings.finished(config, path, progress)
+            if isinstance(ring.takes_segments, SegmentKeeper):
+                endings.label_later(path, ring.takes_segments.n)
+            return 0
+        except KeyboardInterrupt:
+            stop(ring)
+            endings.stopped(path)
+            return INTERRUPTED
+        except Exception as error:
+            endings.failed(config, path, ring.watchers, error)
+        finally:
+            ring.close()
     if ring.watchers.teacher_is_person and path.is_dir():
         endings.label_on(config, path, ring.watchers, ring.goal_labels)
     return FAILURE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -561,6 +562,21 @@ def test_labels_that_a_full_disk_has_no_room_for_are_loaded_when_there_is_some(t
     assert answers(tmp_path / "a") == answers(tmp_path) and len(pairs) == 12
     again = here(tmp_path, "--resume", str(tmp_path / "a"))
     assert re.search(r"labels used +12\b", again.stdout), "also if there was nothing left to do"
+
+
+def test_a_run_whose_parts_cannot_be_closed_lets_go_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+
+    def fail(ring: run_module.Ring) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "curves")
+
+    words = ("train_policy_with_original_rewards", "CartPole-v1", "--million_timesteps", "0.0002", SYNC)
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module.Ring, "close", fail)
+        here(tmp_path, *words, "--run_name", "a", "--eval_episodes", "1", status=2)
+    here(None, "--resume", str(tmp_path / "a"))
 
 
 def test_a_full_disk_takes_no_name(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ class FullDisks:
         if wrong := complaint(ended):
             notes.found(did, wrong)
         check_labels(before, folder, notes, did)
-        self.go_on(phase, folder, notes, did)
+        if ended.status != 0 or phase not in AGAIN:
+            self.go_on(phase, folder, notes, did)
 
     def go_on(self, phase: str, folder: Path, notes: Notes, did: str) -> None:
         """Carries on with the run now that there is space; what does not change the run is done again."""

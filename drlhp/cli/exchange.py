@@ -25,7 +25,7 @@ from drlhp.data.comparison import Answer, Choice, Comparison, side_of
 from drlhp.data.salvage import salvage
 from drlhp.data.segment import Segment
 from drlhp.data.spreadsheet import write_table
-from drlhp.errors import DamagedError, DamagedStoreError, UserError
+from drlhp.errors import DamagedError, DamagedStoreError, PrefDBError, UserError
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from drlhp.runtime.regular_files import open_regular, read_regular
 from pref_db import PrefDB, store_path
@@ -82,6 +82,9 @@ def export_command(arguments: list[str]) -> None:
     except (DamagedStoreError, DamagedError):
         shutil.rmtree(output, ignore_errors=True)  # what was made of it before the damage was found
         left_out, n_answers, n_segments = export_whole(store, output)
+    except (OSError, PrefDBError):  # on a full disk: with space, the same command can be given again
+        shutil.rmtree(output, ignore_errors=True)
+        raise
     if left_out:
         file = output / "left_out.txt"
         print(f"{store} is damaged: {len(left_out)} rows are not exported, {file} lists them.", flush=True)

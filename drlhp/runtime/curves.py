@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ from drlhp.runtime.run_texts import write_texts
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+
+log = logging.getLogger("drlhp")
 
 RGB = 3  # TensorBoard's number for pictures in colour
 
@@ -71,6 +75,8 @@ class Curves:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
+            if threading.excepthook is threading.__excepthook__:  # else the process reports it, as a child of a run
+                threading.excepthook = _log_thread
             self._writer = SummaryWriter(str(self.folder))
             with naming(self.folder):
                 write_texts(self._writer, self._run_dir)
@@ -81,3 +87,11 @@ class Curves:
         if self._writer is not None:
             with naming(self.folder):
                 self._writer.close()
+
+
+def _log_thread(failure: threading.ExceptHookArgs) -> None:
+    """Logs the failure of a thread, such as that of TensorBoard's writer on a full disk, rather than print it.
+
+    What the thread had to write, the next use of the writer misses.
+    """
+    log.error("a thread failed", exc_info=failure.exc_value)

@@ -31,6 +31,7 @@ from drlhp.labelling.notices import Notices
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support import ROOT
+from tests.support.commands import small_files
 from tests.test_pref_db import ENV_ID, LENGTH, assert_same, pair, pixel_segment
 
 
@@ -89,6 +90,14 @@ def test_what_is_exported_and_imported_is_the_same(
     assert rows(tmp_path / "again") == rows(tmp_path / "out") and all(
         row["schema"] == 1 for row in rows(tmp_path / "out")
     )
+
+
+def test_an_export_that_a_full_disk_ends_can_be_given_again(run: Path, tmp_path: Path) -> None:
+    words = [str(run), "--output", str(tmp_path / "out")]
+    with small_files(40_000), pytest.raises((OSError, UserError)):
+        export_command(words)
+    assert not (tmp_path / "out").exists()
+    export_command(words)
 
 
 def test_an_export_holds_a_backup_of_a_store_that_is_in_use(run: Path, tmp_path: Path) -> None:

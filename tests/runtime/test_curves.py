@@ -1,6 +1,8 @@
 """The TensorBoard curves of a process."""
 
+import contextlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from drlhp.runtime.curves import Curves
+from tests.support.commands import small_files
 
 
 def test_a_curve_has_the_means_since_its_last_point(tmp_path: Path) -> None:
@@ -58,3 +61,15 @@ def test_curves_need_no_settings(text: str | None, tmp_path: Path) -> None:
     curves.add({"loss": 5.0}, 4)
     curves.close()
     assert [point.value for point in EventAccumulator(str(tmp_path / "events" / "a2c")).Reload().Scalars("loss")] == [5]
+
+
+def test_a_full_disk_prints_no_traceback_of_tensorboards_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # as in a program, not in a test
+    curves = Curves(tmp_path, "a2c")
+    curves.add({"loss": 5.0}, 4)
+    with small_files(0), contextlib.suppress(OSError):
+        curves.add({"loss": 6.0}, 5)
+        curves.close()
+    assert capsys.readouterr().err == ""
