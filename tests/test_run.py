@@ -32,6 +32,7 @@ from examples.dot_left import to_the_left
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import (
+    BRIEF_PPO,
     DEADLINE,
     DOT,
     PONG,
@@ -189,20 +190,21 @@ def test_original_rewards(tmp_path: Path, env_id: str) -> None:
     if env_id.startswith("Enduro"):  # whose games take too long to evaluate
         here(tmp_path, *words, "--eval_interval_million_timesteps", "0", "--run_name", "a", "--algo", algo)
     else:
-        here(tmp_path, *words, "--eval_episodes", "1", "--run_name", "a", "--algo", algo, SYNC)
+        brief = BRIEF_PPO if algo == "ppo" else ("--algo", algo)
+        here(tmp_path, *words, "--eval_episodes", "1", "--run_name", "a", *brief, SYNC)
     assert policy_steps(tmp_path / "a") >= 1000
     assert not (tmp_path / "a" / "prefs.db").exists()
 
 
 def test_vector_observations_from_preferences(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", "CartPole-v1", "--synthetic_prefs", *TINY, "--run_name", "a")
-    here(tmp_path, *words, SYNC)
+    here(tmp_path, *words, *BRIEF_PPO, SYNC)
     assert len(answers(tmp_path / "a")) == 20
 
 
 def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", "CartPole-v1", *TINY, "--run_name", "a")
-    result = here(tmp_path, *words, "--teacher_end_penalty", "5", "--continuing_episodes", SYNC)
+    result = here(tmp_path, *words, "--teacher_end_penalty", "5", "--continuing_episodes", *BRIEF_PPO, SYNC)
     with closing(PrefDB.open(tmp_path / "a" / "prefs.db", read_only=True)) as db:
         rows = list(db.answers())
         rewards = [segment.rewards for row in rows for segment in (row.comparison.a, row.comparison.b)]

@@ -16,7 +16,7 @@ from tests.support.commands import answers, here, progress, refused
 NAN, INF = math.nan, math.inf
 POISON = {"NaN": [NAN], "a mixture": [1.0, NAN, 1e30, -INF, INF, 0.0]}
 TASKS = {
-    "Poisoned-v0": ("PoisonedPole", "ppo", ("--n_steps", "32")),
+    "Poisoned-v0": ("PoisonedPole", "ppo", ("--n_steps", "32", "--ppo_epochs", "2", "--ppo_minibatches", "2")),
     "PoisonedPicture-v0": ("PoisonedPicture", "a2c", ("--disagreement_bonus", "0.1")),
 }
 
@@ -36,7 +36,7 @@ def test_poisoned_rewards_change_no_weight_and_no_answer(
     algo, flags = TASKS[env_id][1:]
     words = (
         *(PREFERENCES, env_id, *FEW, "--teacher", "tests.support.poisoned:to_the_right", "--n_envs", "1"),
-        *("--algo", algo, "--million_timesteps", "0.0004", *flags),
+        *("--algo", algo, "--million_timesteps", "0.0002", *flags),
     )
     for run_name, rewards in {"clean": [1.0, 0.5, -2.0], "poisoned": POISON[name]}.items():
         give(monkeypatch, env_id, rewards)

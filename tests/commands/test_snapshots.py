@@ -57,7 +57,7 @@ RUNS = {
     "trpo on bodies": (
         *(PREFERENCES, "Hopper", *FEW, "--n_envs", "4", "--million_timesteps", "0.0012", "--algo", "trpo"),
         *("--n_steps", "20", "--first_episode_steps", "20", "--n_initial_rounds", "2", "--max_prefs", "16"),
-        *("--explore_million_timesteps", "0.0002"),
+        *("--explore_million_timesteps", "0.0002", "--eval_interval_million_timesteps", "0"),
     ),
     "a2c on true rewards": (
         *(ORIGINAL, "CartPole-v1", "--n_envs", "1", "--million_timesteps", "0.0006", "--algo", "a2c", SYNC),
