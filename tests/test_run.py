@@ -54,6 +54,7 @@ from tests.support.commands import (
     wait_for,
     without_waits,
 )
+from tests.support.preloaded import PreloadedPopen
 
 
 def test_each_mode_is_a_ring_that_ends_with_one_of_its_parts() -> None:
@@ -352,7 +353,7 @@ def test_a_signal_to_the_whole_group_ends_the_run_like_ctrl_c(tmp_path: Path) ->
     folder = tmp_path / "a"
     words = command(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(words, env=environment(), start_new_session=True, **pipes)  # type: ignore[call-overload]
+    process = PreloadedPopen(words, env=environment(), start_new_session=True, **pipes)  # type: ignore[call-overload]
     try:
         wait_for(lambda: policy_steps(folder) > 0, process)
         before = policy_steps(folder)
