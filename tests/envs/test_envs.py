@@ -290,6 +290,7 @@ def test_atari_watched_frames_follow_the_game() -> None:
         assert env.watch().shape == (1, 210, 160, 3)
 
 
+@pytest.mark.slow
 def test_people_see_what_atari_draws_in_any_frame_of_a_step() -> None:
     """Pacman draws each ghost in one frame of four, and two were never seen. The networks may see two frames."""
     options = {"repeat_action_probability": 0.25, "num_threads": 1, "reward_clipping": False}
@@ -311,6 +312,7 @@ def test_people_see_what_atari_draws_in_any_frame_of_a_step() -> None:
     assert hidden > 20
 
 
+@pytest.mark.slow
 def test_networks_see_all_ghosts_of_pacman_unless_asked_otherwise() -> None:
     rng, missed = np.random.default_rng(0), np.zeros(2, int)
     with (
@@ -356,6 +358,7 @@ def test_watched_games_end_with_those_that_they_show(env_id: str, all_frames: bo
     assert ends >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "all_frames"), [("PongNoFrameskip-v4", False), ("PongNoFrameskip-v4", True), ("ALE/Breakout-v5", True)]
 )
