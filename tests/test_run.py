@@ -83,7 +83,16 @@ def test_the_processes_of_a_run_need_not_import_run_py(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("env_id", [DOT, PONG])
 def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
     mode = ("train_policy_with_preferences", env_id, "--synthetic_prefs")
-    queries = ("--ensemble_size", "2", "--query_selection", "disagreement", "--disagreement_bonus", "0.1")
+    queries = (
+        "--ensemble_size",
+        "2",
+        "--query_selection",
+        "disagreement",
+        "--disagreement_bonus",
+        "0.1",
+        "--log_interval",
+        "1",
+    )
     evaluations = () if env_id == DOT else ("--eval_interval_million_timesteps", "0")  # games of Pong take too long
     result = here(tmp_path, *mode, "--run_name", "a", *queries, *TINY, *evaluations)
     folder = tmp_path / "a"

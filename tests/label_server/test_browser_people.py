@@ -230,7 +230,10 @@ def test_passing_on_and_breaks_give_pairs_back(browser: Browser, server: Server)
     with opened(browser, server) as page:
         first = wait_for_pair(page)
         press(page, "s")
-        wait_until(lambda: first in {lease["comparison_id"] for lease in other.next(1)}, "given to somebody else")
+        with contextlib.closing(PrefDB.open(server.folder / "prefs.db", read_only=True)) as db:
+            given_back = "SELECT 1 FROM lease WHERE comparison_id = ? AND closed_at IS NOT NULL"
+            wait_until(lambda: db.read(given_back, (first,)), "given back")  # else somebody else gets another one
+        assert first in {lease["comparison_id"] for lease in other.next(1)}
         page.keyboard.press("p")
         page.wait_for_selector("#resume")
         wait_until(lambda: len(other.next(8)) == 8, "all are free")

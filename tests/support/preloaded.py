@@ -173,7 +173,10 @@ def _leave(status: int) -> None:
 
 def _fork_what_multiprocessing_starts() -> None:
     """Lets processes that multiprocessing starts be forks of this one without what the program itself has imported."""
+    import gymnasium  # which is loaded already
+
     start, imported = multiprocessing.util.spawnv_passfds, set(sys.modules)
+    environments = dict(gymnasium.registry)
 
     def start_or_fork(path: bytes, words: list[Any], kept: list[int]) -> int:
         code, *arguments = words[words.index("-c") + 1 :]
@@ -185,6 +188,8 @@ def _fork_what_multiprocessing_starts() -> None:
         if pid == 0:
             try:
                 _forget(set(sys.modules) - imported)
+                gymnasium.registry.clear()  # else a module that is imported again registers its environments twice
+                gymnasium.registry.update(environments)
                 _keep_open(kept)
                 sys.argv = ["-c", *arguments]
                 _leave(_status_of(code))
