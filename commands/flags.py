@@ -39,7 +39,7 @@ FIXED = (
 
 
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
-OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")
+OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")  # how long a game takes to learn depends on the algorithm too
 
 
 # Share of all labels that are gathered before training; for vector observations only (paper, appendix A.1).
@@ -69,9 +69,9 @@ def parse(arguments: list[str]) -> RunConfig:
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
     defaults = _recorded(first) if first.resume else defaults_for(first, named)
-    if "million_timesteps" in named and defaults.policy.lr_zero_million_timesteps:
-        lr_zero = max(defaults.policy.lr_zero_million_timesteps, first.policy.million_timesteps)
-        policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=lr_zero)
+    length = (first if "million_timesteps" in named else defaults).policy.million_timesteps
+    if 0 < defaults.policy.lr_zero_million_timesteps < length:
+        policy = dataclasses.replace(defaults.policy, lr_zero_million_timesteps=length)
         defaults = dataclasses.replace(defaults, policy=policy)
     if any(name == "teacher" or name.startswith("teacher_") for name in named):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
@@ -218,18 +218,14 @@ def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
     if (initial := _initial_labels(first, named)) is not None:
         tuned["n_initial_prefs"] = initial
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
-    if algo != tuned.get("algo", PolicyConfig().algo):  # the tuned settings are for another algorithm
-        # How many steps a game takes is one of them.
+    if algo != tuned.get("algo", PolicyConfig.algo):  # the tuned settings are for another algorithm
         others = OF_A_GAME if info.kind == "pixels" and tuned.get("algo") == "ppo" else OF_AN_ALGORITHM
         tuned = {name: value for name, value in tuned.items() if name not in others}
     values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
     length = values.get("million_timesteps", PolicyConfig.million_timesteps)
     lr_zero = values.get("lr_zero_million_timesteps", PolicyConfig.lr_zero_million_timesteps)
-    if "million_timesteps" in named and lr_zero == length:
-        length = first.policy.million_timesteps
-        values["lr_zero_million_timesteps"] = length  # so that it reaches 0 at the end
-    elif 0 < lr_zero < length:
-        values["lr_zero_million_timesteps"] = length
+    if "million_timesteps" in named and lr_zero == length:  # so that it reaches 0 at the end of a shorter run too
+        values["lr_zero_million_timesteps"] = first.policy.million_timesteps
     return values
 
 

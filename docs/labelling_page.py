@@ -23,27 +23,12 @@ from tests.support.browser import PROGRAM, WAIT_MS, WHY_NOT, chromium, press, wa
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = (
-    "train_policy_with_preferences",
-    "PongNoFrameskip-v4",
-    "--ui",
-    "web",
-    "--web_port",
-    "0",
-    "--no_tour",
-    "--run_name",
-    "page",
+    *("train_policy_with_preferences", "PongNoFrameskip-v4"),
+    *("--ui", "web", "--web_port", "0", "--no_tour", "--run_name", "page"),
 )
 SMALL = (
-    "--n_envs",
-    "4",
-    "--max_segs",
-    "60",
-    "--n_initial_epochs",
-    "5",
-    "--million_timesteps",
-    "100",
-    "--eval_interval_million_timesteps",
-    "0",
+    *("--n_envs", "4", "--max_segs", "60", "--n_initial_epochs", "5"),
+    *("--million_timesteps", "100", "--eval_interval_million_timesteps", "0"),
 )
 WIDE: ViewportSize = {"width": 1400, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import ale_py
 import ale_py.roms
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .bodies import TASKS, Task, task_id
 from .observations import reading_of
 from .registry import MOVING_DOT_ID, EnvError, atari_kwargs, find_spec, is_atari, is_body, make, split_key
-from .tuned import BODY_DEFAULTS, PIXEL_DEFAULTS, TUNED, TUNED_GAMES, VECTOR_DEFAULTS
+from .tuned import BODY_DEFAULTS, PIXEL_DEFAULTS, TUNED, TUNED_GAMES, VECTOR_DEFAULTS, Kind
 
 STACK = 4
 PICTURE = 84  # side of the network's picture, pixels
@@ -65,7 +65,7 @@ class EnvInfo:
     """Facts about one environment id; times are in agent steps unless a name says frames."""
 
     env_id: str
-    kind: Literal["pixels", "vector"]
+    kind: Kind
     observation_shape: tuple[int, ...]  # pixels: (4, 84, 84) uint8; vector: (D,) float32
     n_actions: int | None  # None when actions are continuous
     action_dim: int | None  # None when actions are discrete

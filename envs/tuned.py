@@ -41,8 +41,7 @@ VECTOR_DEFAULTS: dict[str, object] = {
 }
 
 # For bodies of MuJoCo: every member of the ensemble learns from every label. Without held-out labels, overfitting to
-# the initial ones cannot be detected, so there are few passes over them.
-# Their evaluations are cheap, so that more episodes can be played.
+# the initial ones cannot be detected, so there are few passes over them. Evaluations are cheap, hence many episodes.
 BODY_DEFAULTS: dict[str, object] = {
     "bootstrap": False,
     "hold_out": False,
@@ -98,10 +97,9 @@ TUNED: dict[str, dict[str, object]] = {
         for version in (4, 5)
     },
 }
-_QUICK_LENGTH = {"million_timesteps": 3.0, "lr_zero_million_timesteps": 3.0}
 # By ROM, whatever the id.
 TUNED_GAMES: dict[str, dict[str, object]] = {
-    "pong": {**_QUICK_LENGTH, "max_prefs": 3300},
+    "pong": {"million_timesteps": 3.0, "lr_zero_million_timesteps": 3.0, "max_prefs": 3300},
     # The true reward sees no difference between clips without overtaking, and a random driver overtakes nobody. People
     # do see one, and the paper's agent learned from people but not from the true reward (figure 3).
     "enduro": {

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drlhp.runtime.leash import descendants
+from drlhp.runtime.leash import PR_SET_CHILD_SUBREAPER, descendants
 from drlhp.runtime.machine import n_cores
 
 LEAVE_SECONDS = 90.0  # A run waits 60 s for its children, and then kills them.
@@ -30,7 +30,6 @@ LOOK_SECONDS, TELL_SECONDS = 0.02, 10.0
 LAST_SECONDS = 5.0  # in which helpers of multiprocessing end with their case
 NOT_BEGUN = "not begun, because the time was over"  # among the counts
 CUT_SHORT = "cut short, because the time was over"
-PR_SET_CHILD_SUBREAPER = 36
 TRACEBACK = "Traceback (most recent call last)"
 
 
