@@ -77,12 +77,11 @@ def export_command(arguments: list[str]) -> None:
     left_out: list[str] = []
     _check_new(output)
     try:
-        try:
-            with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
-                n_answers, n_segments = export(db, output)
-        except (DamagedStoreError, DamagedError):
-            shutil.rmtree(output, ignore_errors=True)  # what was made of it before the damage was found
-            left_out, n_answers, n_segments = export_whole(store, output)
+        with contextlib.closing(PrefDB.open(store, read_only=True)) as db:
+            n_answers, n_segments = export(db, output)
+    except (DamagedStoreError, DamagedError):
+        shutil.rmtree(output, ignore_errors=True)  # what was made of it before the damage was found
+        left_out, n_answers, n_segments = export_whole(store, output)
     except (OSError, PrefDBError):  # on a full disk: with space, the same command can be given again
         shutil.rmtree(output, ignore_errors=True)
         raise
