@@ -38,7 +38,7 @@ test: $(READY) ## run the tests, three at a time: most of them wait more than th
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
 	@$(VENV_PYTHON) -m pytest --numprocesses 3 --dist loadgroup
 
-quick: $(READY) ## run the tests of the parts that need no process, window or browser (a minute or two)
+quick: $(READY) ## run the tests of the parts that need no process, window or browser
 	@$(VENV_PYTHON) -m pytest --quick --numprocesses 2 --quiet $(QUICK)
 
 check: $(READY) ## check lint, formatting and types

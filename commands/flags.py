@@ -31,7 +31,7 @@ FIXED = (
     # They describe what the run's folder holds: its networks' weights and its clips.
     *("policy_network", "reward_predictor_network", "reward_predictor_uses_actions", "ensemble_size", "batchnorm"),
     *("clip_steps", "load_prefs_dir", "all_frames"),
-    "preset",  # which only says what the others were
+    "preset",  # it says what the others started from
     # They say what the run began with.
     *("load_policy_ckpt_dir", "load_reward_predictor_ckpt_dir", "demonstrations", "init_noise_std"),
     *("explore_million_timesteps", "n_initial_rounds"),

@@ -224,7 +224,7 @@ def gif_of(frames: Iterable[np.ndarray], fps: float, *, quickly: bool = False) -
     """Returns an animated GIF of (H, W, 3) uint8 frames of one size; it needs at least one.
 
     Args:
-        quickly: takes a fifth of the time, and shows frames of more than 256 colours less well.
+        quickly: takes less time, and shows frames of more than 256 colours less well.
     """
     method = Image.Quantize.FASTOCTREE if quickly else None
     stride = math.ceil(fps / 50)  # Players slow down GIFs with more than 50 frames per second.

@@ -28,7 +28,7 @@ class Pace:
         self._policy_waits = policy_waits
         self.due, self.trained = 0.0, 0  # batches for the agent steps so far; the trainer counts the latter
         self._owed = 0.0  # labels to train on
-        self._steps_seen: int | None = 0  # None: those so far were another process's concern
+        self._steps_seen: int | None = 0  # None: a checkpoint does not say
 
     @property
     def behind(self) -> bool:

@@ -19,7 +19,7 @@ from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import DEADLINE
 from tests.support.preloaded import run_captured
-from tests.support.server import one_server
+from tests.support.process_server import one_server
 
 __all__ = ["one_server"]  # a fixture: pytest finds it by name
 

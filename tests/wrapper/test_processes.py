@@ -38,7 +38,7 @@ from tests.support import ROOT
 from tests.support.commands import alive, without_waits
 from tests.support.display import focus, xdotool
 from tests.support.preloaded import PreloadedPopen, run_captured
-from tests.support.server import one_server
+from tests.support.process_server import one_server
 
 __all__ = ["one_server"]  # a fixture: pytest finds it by name
 
