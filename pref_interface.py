@@ -301,14 +301,17 @@ class PrefInterface:
 
     def _deliver(self, answered: list[Answered]) -> bool:
         """Counts new answers, and rings for the trainer, which reads its labels from the store."""
-        if not answered:
+        unseen = self.schedule.is_done and self.db.horizon.hides  # from `label`; nothing is left to be given again
+        if unseen:
+            self.db.horizon.lift()
+        elif not answered:
             return False
         self.queries.learn(answered)
         self.schedule.n_labels = self.channels.n_labels.value = self.db.n_labels()
         if self.n_labels >= FEW_LABELS and not self._looked_for_ties:
             self._warn_of_ties()
         self.hold.count()
-        if self.channels.bell is not None and any(one.label is not None for one in answered):
+        if self.channels.bell is not None and (unseen or any(one.label is not None for one in answered)):
             self.channels.bell.set()
         return True
 

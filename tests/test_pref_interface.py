@@ -79,6 +79,24 @@ def test_no_pair_is_asked_twice_even_after_a_restart(ring: Ring) -> None:
     assert len(ids) == len(set(ids)) == 45
 
 
+def test_what_somebody_has_labelled_since_a_run_ended_counts_when_it_goes_on(ring: Ring) -> None:
+    """Also if it goes on exactly, for which it hides what it is to be told again."""
+    first = ring.interface(n_initial=20, goal=20)
+    ring.act(10)
+    step_until(first, lambda: first.n_labels == 20)
+    ended, more = first.snapshot(), ring.interface(n_initial=25, goal=25)
+    for one in first.pool:
+        ring.channels.segments.put(one)
+    step_until(more, lambda: more.n_labels == 25)
+    again = ring.interface(n_initial=20, goal=20)
+    again.restore(ended)
+    ring.labels()
+    ring.trainer._last_seq = 20  # as the trainer goes back too
+    assert again.n_labels == 20
+    again.step()
+    assert again.n_labels == ring.channels.n_labels.value == 25 and len(ring.labels()) == 5
+
+
 def test_when_every_pair_was_asked_new_segments_are_taken(ring: Ring) -> None:
     """Three segments make three pairs; the fourth label needs another segment, also before training."""
     interface = ring.interface(n_initial=4, goal=4, max_segs=3)

@@ -22,3 +22,7 @@ class Horizon:
     def move(self, seq: int, newest: int) -> None:
         """Shows the answers up to this one; all, if that is the newest."""
         self.seq = seq if seq < newest else sys.maxsize
+
+    def lift(self) -> None:
+        """Shows all answers."""
+        self.seq = sys.maxsize

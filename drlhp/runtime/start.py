@@ -48,15 +48,19 @@ def _quiet_tracker() -> Iterator[None]:
     What a killed tracker was told to watch, its successor does not know, and would print a traceback for each.
     """
     warnings.filterwarnings("ignore", "resource_tracker:", UserWarning)
-    tracker: Any
-    tracker, unregister = multiprocessing.resource_tracker, multiprocessing.resource_tracker.unregister
-    known = tracker._resource_tracker
+    tracker: Any = multiprocessing.resource_tracker
+    register, unregister, of_name = tracker.register, tracker.unregister, dict[str, int]()
+
+    def register_here(name: str, kind: str) -> None:
+        register(name, kind)
+        of_name[name] = tracker._resource_tracker._pid
 
     def unregister_if_known(name: str, kind: str) -> None:
-        if known._check_alive():
+        now = tracker._resource_tracker
+        if of_name.pop(name, now._pid) == now._pid and now._check_alive():
             unregister(name, kind)
 
-    tracker.unregister = unregister_if_known
+    tracker.register, tracker.unregister = register_here, unregister_if_known
     before = os.environ.get(WARNINGS)
     os.environ[WARNINGS] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
     try:

@@ -156,6 +156,29 @@ def test_a_run_whose_helper_is_killed_says_so_or_goes_on_and_leaves_nothing(tmp_
     until(lambda: not any(alive(pid) for pid in below))
 
 
+LOCKS = """
+import multiprocessing, os, signal
+from multiprocessing import resource_tracker
+from drlhp.runtime.start import _quiet_tracker
+
+with _quiet_tracker():
+    resource_tracker.ensure_running()
+lock = multiprocessing.get_context("spawn").Lock()
+killed = resource_tracker._resource_tracker._pid
+os.kill(killed, signal.SIGKILL)
+os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+another = multiprocessing.get_context("spawn").Lock()  # starts the tracker again
+assert resource_tracker._resource_tracker._pid != killed
+del lock, another
+"""
+
+
+def test_the_successor_of_a_killed_tracker_is_not_told_of_names_that_it_never_knew(tmp_path: Path) -> None:
+    environment, words = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, "-c", LOCKS]
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("n_envs", "said"), [("1", "left before its work was done"), ("2", "ended with exit status 0")]
 )
