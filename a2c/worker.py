@@ -24,6 +24,7 @@ from a2c.rewards import RewarderSpec, Rewards, disagreement_bonus, predicted_rew
 from a2c.runner import Rollout, Runner
 from a2c.saved import Course, PolicyCheckpoints
 from a2c.telemetry import Telemetry
+from drlhp.errors import naming
 from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels, Episode, Report, offer
 from drlhp.runtime.curves import Curves
@@ -315,7 +316,7 @@ def run_worker(channels: Channels, spec: WorkerSpec) -> None:
     worker = PolicyWorker(spec, channels)
     try:
         while not channels.stop.is_set() and not worker.finished:
-            with doing("a step of the policy"):
+            with doing("a step of the policy"), naming(spec.run_dir):
                 if not worker.step():
                     channels.stop.wait(0.05)
     except CrewBroken:  # the main process knows why

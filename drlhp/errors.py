@@ -39,7 +39,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno in FIXES:
+            error.filename = error.filename or str(path)
         raise
 
 

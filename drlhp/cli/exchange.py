@@ -25,7 +25,7 @@ from drlhp.data.comparison import Answer, Choice, Comparison, side_of
 from drlhp.data.salvage import salvage
 from drlhp.data.segment import Segment
 from drlhp.data.spreadsheet import write_table
-from drlhp.errors import DamagedError, DamagedStoreError, PrefDBError, UserError
+from drlhp.errors import DamagedError, DamagedStoreError, PrefDBError, UserError, naming
 from drlhp.labelling.answers import MAX_NICKNAME, MAX_NOTE
 from drlhp.runtime.regular_files import open_regular, read_regular
 from pref_db import PrefDB, store_path
@@ -118,7 +118,8 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
     _check_new(output)
     _make_folder(output / "segments")
     db.back_up(output / "prefs.db")
-    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:  # A run may change `db`.
+    copied = contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True))  # A run may change `db`.
+    with naming(output), copied as copy:
         return _export_files(copy, output)
 
 
@@ -129,8 +130,8 @@ def export_whole(store: Path, output: Path) -> tuple[list[str], int, int]:
     """
     _make_folder(output / "segments")
     left_out = salvage(store, output / "prefs.db")
-    (output / "left_out.txt").write_text("".join(f"{line}\n" for line in left_out), encoding="utf-8")
-    with contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:
+    with naming(output), contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:
+        (output / "left_out.txt").write_text("".join(f"{line}\n" for line in left_out), encoding="utf-8")
         return left_out, *_export_files(copy, output)
 
 

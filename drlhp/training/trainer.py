@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from drlhp.errors import naming
 from drlhp.labelling.notices import Notices
 from drlhp.networks import architectures as networks
 from drlhp.networks.batches import TrainingPair
@@ -351,7 +352,7 @@ def run_trainer(channels: Channels, spec: TrainerSpec) -> None:
         while not channels.stop.is_set() and not trainer.finished:
             if trainer.pretrained:
                 use_threads(spec.n_threads)
-            with doing("a step of the training"):
+            with doing("a step of the training"), naming(spec.run_dir):
                 if not trainer.step():
                     channels.stop.wait(0.02)
     finally:

@@ -20,7 +20,8 @@ import pytest
 import zstandard
 
 from commands.environments import lend_environments
-from drlhp.cli.exchange import FIELDS, export_command, import_command
+from drlhp import errors
+from drlhp.cli.exchange import FIELDS, export_command, export_whole, import_command
 from drlhp.cli.segment_files import write_segment
 from drlhp.data.comparison import Choice
 from drlhp.data.segment import Segment
@@ -63,6 +64,18 @@ def run(tmp_path: Path) -> Path:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("file", ["left_out.txt", "labels.jsonl", "answers.csv", "export.json"])
+def test_a_disk_that_is_full_for_one_file_is_named_by_the_folder(run: Path, tmp_path: Path, file: str) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / file).symlink_to("/dev/full")
+    with contextlib.closing(PrefDB.open(run / "prefs.db")) as db, db.transaction() as rows:
+        rows.execute("UPDATE segment SET arrays = x'00' WHERE id = (SELECT min(id) FROM segment)")  # which is left out
+    with pytest.raises(OSError) as failed:
+        export_whole(run / "prefs.db", output)
+    assert errors.told(failed.value) == f"cannot use {output} (No space left on device): free some space on its disk."
 
 
 def test_what_is_exported_and_imported_is_the_same(
