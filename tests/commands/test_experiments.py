@@ -98,7 +98,8 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
 def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_with(draw_states)
     length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.0003", *BRIEF_PPO, SYNC, *NO_EVALUATION)
-    labels = ("--max_prefs", "10", "--n_initial_epochs", "1", "--teacher", "examples.circus:away_from_the_target")
+    few = ("--max_prefs", "10", "--max_segs", "20", "--n_initial_epochs", "1")
+    labels = (*few, "--teacher", "examples.circus:away_from_the_target")
     trick = ("train_policy_with_preferences", "Reacher-v1", *labels, *length)
     monkeypatch.setitem(EXPERIMENTS, "trick", Experiment("a trick", trick, "usual"))
     usual = Experiment("as usual", ("train_policy_with_original_rewards", "Reacher-v1", *length))
