@@ -5,6 +5,7 @@ Opens no window and imports no other module of this project.
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
@@ -30,6 +31,12 @@ VIDEO_SUFFIXES = (".mp4", ".gif")
 VIDEO_SIDE = 320  # pixels: least short side of a video
 # Pixels of a picture of two clips. A whole multiple of 84x84 and of 160x210 fills a pane.
 PANE_WIDTH, PANE_HEIGHT, PAIR_MARGIN, PAIR_FOOTER = 336, 420, 16, 44
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Returns the font of this size, which would take as long to load for every line as the line to draw."""
+    return ImageFont.load_default(size)
 
 
 def check_frame(name: str, frame: np.ndarray) -> None:
@@ -64,7 +71,7 @@ def with_reward_plot(frame: np.ndarray, rewards_so_far: Sequence[float] | np.nda
 
     strip = Image.new("RGB", (width, PLOT_HEIGHT), BACKGROUND)
     draw = ImageDraw.Draw(strip)
-    font = ImageFont.load_default(15)
+    font = _font(15)
     draw.line([(0, zero), (width, zero)], fill=TRACK)
     draw.line(points, fill=BAR, width=2)
     x, y = points[-1]
@@ -102,7 +109,7 @@ def with_lines(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
 def _fitting(line: str, width: int, size: int) -> tuple[str, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
     """Returns a line, and a font of at most this size, such that the line is not wider than so many pixels."""
     for smaller in range(size, SMALLEST_LINE - 1, -1):
-        font = ImageFont.load_default(smaller)
+        font = _font(smaller)
         if font.getlength(line) <= width:
             return line, font
     while line and font.getlength(f"{line}...") > width:
@@ -131,7 +138,7 @@ def pair_picture(left: np.ndarray, right: np.ndarray, framed: Sequence[int], *, 
                 (x - BORDER, y - BORDER, x + shown.width + BORDER - 1, y + shown.height + BORDER - 1), CHOSEN
             )
         picture.paste(shown, (x, y))
-    draw.text((width // 2, height - PAIR_FOOTER // 2), caption, font=ImageFont.load_default(17), fill=TEXT, anchor="mm")
+    draw.text((width // 2, height - PAIR_FOOTER // 2), caption, font=_font(17), fill=TEXT, anchor="mm")
     return np.asarray(picture)
 
 
@@ -196,7 +203,8 @@ def unused(path: Path) -> Path:
 
 
 def _enlarge(frame: np.ndarray, factor: int) -> np.ndarray:
-    return frame.repeat(factor, axis=0).repeat(factor, axis=1)
+    """Returns the frame enlarged with hard edges; the frame itself if it is as large already."""
+    return frame if factor == 1 else frame.repeat(factor, axis=1).repeat(factor, axis=0)
 
 
 def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:

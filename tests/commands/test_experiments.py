@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ import pytest
 from commands import experiments, recorded
 from commands.experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
 from commands.flags import parse
-from commands.report import figures
 from drlhp.cli import CLOSED, FAILURE
 from drlhp.data.views import draw_with
 from drlhp.errors import UserError
@@ -34,11 +34,17 @@ TINY = Experiment(
         *("--million_timesteps", "0.001", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
     ),
 )
+NO_EVALUATION = ("--eval_interval_million_timesteps", "0")
+
+pytestmark = pytest.mark.xdist_group("experiments")  # what they share is made once
 
 
 @pytest.fixture(autouse=True)
 def quick_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "DPI", 40)  # drawing them takes most of a report's time
+    quicken(monkeypatch)
+
+
+def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT, "Popen": started_for_a_seed}
     monkeypatch.setattr(experiments, "subprocess", SimpleNamespace(**parts))
 
@@ -48,6 +54,17 @@ def started_for_a_seed(words: list[str], preexec_fn: Any, **options: Any) -> sub
     start: Any = functools.partial(subprocess.Popen, preexec_fn=preexec_fn) if preexec_fn else PreloadedPopen
     process: subprocess.Popen[str] = start(words, **options)
     return process
+
+
+@pytest.fixture(scope="module")
+def one_seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The --log_dir of a trial with one seed, which has come to its end: to read, and to copy."""
+    folder = tmp_path_factory.mktemp("one") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EXPERIMENTS, "trial", TINY)
+        quicken(patch)
+        assert reproduce("trial", seeds=1, log_dir=str(folder), at_once=2) == 0
+    return folder
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -80,8 +97,9 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
 
 def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_with(draw_states)
-    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.001", "--eval_episodes", "1", *BRIEF_PPO)
-    labels = ("--max_prefs", "10", "--n_initial_epochs", "1", "--teacher", "examples.circus:away_from_the_target")
+    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.0003", *BRIEF_PPO, SYNC, *NO_EVALUATION)
+    few = ("--max_prefs", "10", "--max_segs", "20", "--n_initial_epochs", "1")
+    labels = (*few, "--teacher", "examples.circus:away_from_the_target")
     trick = ("train_policy_with_preferences", "Reacher-v1", *labels, *length)
     monkeypatch.setitem(EXPERIMENTS, "trick", Experiment("a trick", trick, "usual"))
     usual = Experiment("as usual", ("train_policy_with_original_rewards", "Reacher-v1", *length))
@@ -139,21 +157,19 @@ def test_who_reads_no_more_what_is_printed_ends_it(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_a_folder_of_another_run_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
-    assert reproduce("trial", seeds=1, log_dir=str(tmp_path), at_once=2) == 0
-    record = json.loads((tmp_path / "trial-seed0" / "config.json").read_text())
+def test_a_folder_of_another_run_is_not_gone_on_with(one_seed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = json.loads((one_seed / "trial-seed0" / "config.json").read_text())
     assert record["machine"]["cores"] == n_cores(), "one alone has them all"
     monkeypatch.setitem(EXPERIMENTS, "trial", Experiment("longer", (*TINY.command, "--gamma", "0.5")))
     with pytest.raises(UserError, match=r"trial-seed0 holds a run of other settings \(--gamma 0.995, not 0.5\)"):
-        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+        reproduce("trial", seeds=1, log_dir=str(one_seed))
 
 
 def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_seed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
-    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    shutil.copytree(one_seed / "trial-seed0", tmp_path / "trial-seed0")
     evaluations = tmp_path / "trial-seed0" / "evaluations.csv"
     rows = evaluations.read_text().splitlines(keepends=True)
     evaluations.write_text("".join(rows[:-2]))

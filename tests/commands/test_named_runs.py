@@ -16,32 +16,24 @@ from drlhp.cli.runs import find_run, runs_in
 from drlhp.errors import UserError
 from drlhp.wrapper.settings import Settings
 from pref_db import PrefDB
-from tests.support.commands import DOT, SYNC, TINY, here, policy_steps
+from tests.support.commands import DOT, here, policy_steps
 
 pytestmark = pytest.mark.xdist_group("named_runs")  # what they share is made once
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `runs/dot` in it, a finished run."""
-    place = tmp_path_factory.mktemp("made")
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", SYNC, *TINY, "--million_timesteps", "0.0004")
-    here(place / "runs", *words, "--run_name", "dot")
-    return place
-
-
 @pytest.fixture
-def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, in the current folder."""
+def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder `runs` in the current one, with `dot` in it, a finished run."""
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(made / "runs", tmp_path / "runs")
+    shutil.copytree(finished, tmp_path / "runs" / "dot")
+    return tmp_path / "runs"
 
 
 def test_every_command_that_takes_a_run_finds_it_by_its_name(runs: Path) -> None:
-    here(None, "--resume", "dot", "--million_timesteps", "0.0006")
-    assert policy_steps(runs / "dot") >= 600
-    assert "policy of runs/dot/policy/" in here(None, "watch", "dot", "--output", "film.mp4").stdout
-    assert "left" in here(None, "watch", "dot", "--beside", "dot", "--output", "pair.gif").stdout
+    here(None, "--resume", "dot", "--million_timesteps", "0.0008")
+    assert policy_steps(runs / "dot") >= 800
+    watched = here(None, "watch", "dot", "--beside", "dot", "--output", "pair.mp4").stdout
+    assert "policy of runs/dot/policy/" in watched and "left" in watched
     assert "Report: runs/dot/report/report.html" in here(None, "report", "dot").stdout
     assert "runs/dot/show_prefs.mp4" in here(None, "show_prefs", "dot").stdout
     assert "written to labels" in here(None, "export", "dot", "--output", "labels").stdout

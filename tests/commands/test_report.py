@@ -11,6 +11,7 @@ import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -59,23 +60,68 @@ def train(folder: Path, name: str, *flags: str, mode: str = "train_policy_with_p
 pytestmark = pytest.mark.xdist_group("report")  # what they share is made once
 
 
-@pytest.fixture(autouse=True)
-def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test looks at how fine they are, and drawing them takes most of a report's time."""
-    monkeypatch.setattr(figures, "DPI", 40)
+def with_setting(run: Path, to: Path, section: str, name: str, value: object) -> Path:
+    """A copy of a run with another setting, as if it had been trained with that."""
+    shutil.copytree(run, to)
+    record = json.loads((to / "config.json").read_text())
+    values = record["config"][section] if section else record["config"]
+    assert name in values
+    values[name] = value
+    (to / "config.json").write_text(json.dumps(record))
+    return to
 
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two runs of all parts that differ in their seed."""
     folder = tmp_path_factory.mktemp("runs")
-    return train(folder, "seed0"), train(folder, "seed1", "--seed", "1")
+    first = train(folder, "seed0")
+    return first, with_setting(first, folder / "seed1", "", "seed", 1)
+
+
+@pytest.fixture(scope="module")
+def on_true_rewards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("runs"), "true", mode="train_policy_with_original_rewards")
+
+
+class Reported(NamedTuple):
+    """A run, its files before there was a report about it, and its page."""
+
+    run: Path
+    before: dict[Path, bytes]
+    page: Page
+
+
+@pytest.fixture(scope="module")
+def reported(seeds: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    run = shutil.copytree(seeds[0], tmp_path_factory.mktemp("reported") / "dot")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    return Reported(run, before, page_of(run))
 
 
 @pytest.fixture
 def dot(seeds: tuple[Path, Path], tmp_path: Path) -> Path:
     """A copy of a run, to write to and to damage."""
     return shutil.copytree(seeds[0], tmp_path / "dot")
+
+
+def without(run: Path, *parts: str) -> Path:
+    """Takes from a run what a test does not look at, and the report would spend its time on."""
+    for part in parts:
+        shutil.rmtree(run / part)
+    return run
+
+
+@pytest.fixture
+def labelled(dot: Path) -> Path:
+    """A copy of a run that has only its store and its predictor beside its tables."""
+    return without(dot, "policy", "events")
+
+
+@pytest.fixture
+def tables(labelled: Path) -> Path:
+    """A copy of a run that has only its store beside its tables."""
+    return without(labelled, "reward_predictor")
 
 
 class Page(HTMLParser):
@@ -138,9 +184,8 @@ def write_evaluations(folder: Path, *rows: str) -> None:
 # -- the page of one run -----------------------------------------------------------------------------------------------
 
 
-def test_the_page_tells_what_the_run_did(dot: Path) -> None:
-    before = {path: path.read_bytes() for path in dot.rglob("*") if path.is_file()}
-    page = page_of(dot)
+def test_the_page_tells_what_the_run_did(reported: Reported) -> None:
+    dot, before, page = reported
     after = {path for path in dot.rglob("*") if path.is_file() and dot / "report" not in path.parents}
     assert {path for path in after if not path.name.startswith("prefs.db-")} == before.keys()
     assert all(path.read_bytes() == content for path, content in before.items()), "a run is only read"
@@ -167,8 +212,8 @@ def test_the_page_tells_what_the_run_did(dot: Path) -> None:
     assert "Christiano" not in page.sections["references"] and "mrahtz" in page.sections["references"]
 
 
-def test_the_page_is_one_file_that_loads_nothing(dot: Path) -> None:
-    page = page_of(dot)
+def test_the_page_is_one_file_that_loads_nothing(reported: Reported) -> None:
+    dot, _, page = reported
     assert len(page.images) > 20 and all(source.startswith("data:image/") for source in page.images)
     assert len([source for source in page.images if source.startswith("data:image/gif")]) == 2 * model.GALLERY
     assert not [name for name, value in page.attributes if name in ("href", "srcset", "action") or "://" in value]
@@ -234,37 +279,37 @@ def test_what_counts_as_learned() -> None:
     assert judge(math.nan, 12, 0.1, 1, None) == judge(1, math.nan, 0.1, 1, 2) == "unknown"
 
 
-def test_a_run_that_goes_on_is_told_so_and_left_alone(dot: Path) -> None:
-    write_progress(dot, [-0.6, 12.0, 19.0])
-    with (dot / "progress.csv").open("a") as file:
+def test_a_run_that_goes_on_is_told_so_and_left_alone(tables: Path) -> None:
+    write_progress(tables, [-0.6, 12.0, 19.0])
+    with (tables / "progress.csv").open("a") as file:
         file.write("3490,30")  # a row that is being written
-    folder = RunFolder(dot)
-    store = PrefDB.open(dot / "prefs.db")
+    folder = RunFolder(tables)
+    store = PrefDB.open(tables / "prefs.db")
     try:
-        assert in_use(dot)
+        assert in_use(tables)
         first = next(iter(store.answers()))
         pair = Comparison(store.segment(first.a), store.segment(first.b), flip=False)
         store.add_answer(pair, Choice.EQUAL, teacher="synthetic", supersedes=first.seq)
-        told = page_of(dot).sections["verdict"]
+        told = page_of(tables).sections["verdict"]
         assert "Still running, 2,000 of 2,000 agent steps. The agent has learned so far: true reward 19.0" in told
         assert undo_last(store, "synthetic") is not None, "the run can go on writing"
     finally:
         store.close()
         folder.close()
-    assert not in_use(dot)
-    RunFolder(dot).close()  # nobody else holds it
+    assert not in_use(tables)
+    RunFolder(tables).close()  # nobody else holds it
 
 
-def test_a_run_that_was_stopped_by_an_error(dot: Path) -> None:
-    with (dot / "log.txt").open("a") as file:
+def test_a_run_that_was_stopped_by_an_error(tables: Path) -> None:
+    with (tables / "log.txt").open("a") as file:
         file.write("2026-01-01 00:00:00,000 INFO command: run.py --resume dot\n")
         file.write("2026-01-01 00:00:01,000 ERROR the a2c process was killed by SIGKILL\n")
-    told = page_of(dot).sections["verdict"]
+    told = page_of(tables).sections["verdict"]
     assert "Stopped before its end" in told and "It ended with an error: the a2c process was killed" in told
 
 
-def test_names_are_escaped(dot: Path) -> None:
-    strange = dot.rename(dot.with_name("<b>a&b"))
+def test_names_are_escaped(labelled: Path) -> None:
+    strange = labelled.rename(labelled.with_name("<b>a&b"))
     record = json.loads((strange / "config.json").read_text())
     record["command"] = ["run.py", "train_policy_with_preferences", DOT, "--run_name", "<b>a&b"]
     (strange / "config.json").write_text(json.dumps(record))
@@ -292,8 +337,8 @@ def test_a_page_is_no_wider_than_a_phone(dot: Path, monkeypatch: pytest.MonkeyPa
 # -- parts that are missing --------------------------------------------------------------------------------------------
 
 
-def test_a_run_on_true_rewards(tmp_path: Path) -> None:
-    page = page_of(train(tmp_path, "true", mode="train_policy_with_original_rewards"))
+def test_a_run_on_true_rewards(on_true_rewards: Path, tmp_path: Path) -> None:
+    page = page_of(shutil.copytree(on_true_rewards, tmp_path / "true"))
     assert "from the true reward in" in page.sections["verdict"]
     for name in ("predictor", "calibration", "correlation", "gallery", "timing"):
         assert "learned from the true reward, so it has no" in page.sections[name]
@@ -358,10 +403,10 @@ def test_a_predictor_of_true_returns_has_no_cross_entropy_and_no_probabilities(
     assert sections.correlation(page, loaded, "")
 
 
-def test_settings_of_another_version(dot: Path) -> None:
-    path = dot / "config.json"
+def test_settings_of_another_version(labelled: Path) -> None:
+    path = labelled / "config.json"
     path.write_text(path.read_text().replace('"lr":', '"learning_speed":'))
-    page = page_of(dot)
+    page = page_of(labelled)
     assert "another version" in page.sections["settings"] and "Pearson" in page.sections["correlation"]
 
 
@@ -410,7 +455,7 @@ def test_what_cannot_be_in_the_settings_is_one_sentence(
 
 
 def test_seeds_are_one_experiment_with_its_spread(seeds: tuple[Path, Path], tmp_path: Path) -> None:
-    first, second = (shutil.copytree(folder, tmp_path / folder.name) for folder in seeds)
+    first, second = (without(shutil.copytree(folder, tmp_path / folder.name), "policy", "events") for folder in seeds)
     write_progress(first, [-1.0, 5.0, 18.0])
     write_progress(second, [1.0, 7.0, 20.0])
     output = tmp_path / "both"
@@ -433,7 +478,7 @@ def test_seeds_are_one_experiment_with_its_spread(seeds: tuple[Path, Path], tmp_
 
 
 def test_several_runs_tell_their_verdicts_in_colour_and_which_stopped(seeds: tuple[Path, Path], tmp_path: Path) -> None:
-    first, second = (shutil.copytree(folder, tmp_path / folder.name) for folder in seeds)
+    first, second = (without(shutil.copytree(folder, tmp_path / folder.name), "policy", "events") for folder in seeds)
     write_progress(first, [-1.0, 5.0, 18.0])
     write_progress(second, [1.0, 1.0])
     with (second / "log.txt").open("a") as file:
@@ -450,10 +495,14 @@ def test_several_runs_tell_their_verdicts_in_colour_and_which_stopped(seeds: tup
     assert "Each mean covers the seeds that have come so far" in page.sections["reward"]
 
 
-def test_different_experiments_stand_apart(seeds: tuple[Path, Path], tmp_path: Path) -> None:
-    other = train(tmp_path, "other", "--lr", "0.001")
-    true = train(tmp_path, "true", mode="train_policy_with_original_rewards")
-    loaded = [Run.load(path) for path in (*seeds, other, true)]
+def test_different_experiments_stand_apart(
+    seeds: tuple[Path, Path], on_true_rewards: Path, labelled: Path, tmp_path: Path
+) -> None:
+    second = without(shutil.copytree(seeds[1], tmp_path / "seed1"), "policy", "events")
+    other = with_setting(labelled, tmp_path / "other", "policy", "lr", 0.001)
+    true = without(shutil.copytree(on_true_rewards, tmp_path / "true"), "policy", "events")
+    runs = (labelled, second, other, true)
+    loaded = [Run.load(path) for path in runs]
     groups = experiments(loaded)
     assert [len(group.runs) for group in groups] == [2, 1, 1]
     assert [group.name for group in groups] == [
@@ -461,7 +510,7 @@ def test_different_experiments_stand_apart(seeds: tuple[Path, Path], tmp_path: P
         "B: preferences, lr 0.001",
         "C: true reward, lr 0.003",
     ]
-    assert report(*seeds, other, true, "--output", tmp_path / "all") == 0
+    assert report(*runs, "--output", tmp_path / "all") == 0
     page = Page(tmp_path / "all" / PAGE)
     assert page.source.count("<h1>") == 3 and "A: preferences, lr 0.003. " in page.sections["verdict"]
     assert "--lr 0.003 0.001 0.003" in re.sub(r"\s+", " ", page.sections["runs"])
@@ -503,10 +552,14 @@ def test_a_resumed_run_counts_its_newest_values() -> None:
 
 
 def test_curves_of_a_run_that_came_back_behind_itself_do_not_go_back(tmp_path: Path) -> None:
-    for values in ({50: 0.5, 100: 0.4, 150: 0.3}, {50: 0.6, 100: 0.2}):  # killed at 150, and gone on with from 0
-        with SummaryWriter(str(tmp_path)) as writer:
+    values_of = {"1": {50: 0.5, 100: 0.4, 150: 0.3}, "2": {50: 0.6, 100: 0.2}}  # killed at 150, and gone on with from 0
+    for name, values in values_of.items():
+        with SummaryWriter(str(tmp_path / name)) as writer:
             for step, value in values.items():
                 writer.add_scalar("loss", value, step)
+        # A resumed run's file has a later name, because it begins seconds later.
+        (file,) = (tmp_path / name).iterdir()
+        file.rename(tmp_path / f"events.out.tfevents.{name}")
     steps, values_kept = model.scalars(tmp_path)["loss"]
     assert steps.tolist() == [50, 100] and np.allclose(values_kept, [0.6, 0.2])
 
@@ -514,48 +567,49 @@ def test_curves_of_a_run_that_came_back_behind_itself_do_not_go_back(tmp_path: P
 # -- where it is written -----------------------------------------------------------------------------------------------
 
 
-def test_only_a_report_is_overwritten(dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page_of(dot)
-    shutil.rmtree(dot / "reward_predictor")
-    page_of(dot)
-    files = {path.name for path in (dot / "report").iterdir()}
+def test_only_a_report_is_overwritten(labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page_of(labelled)
+    shutil.rmtree(labelled / "reward_predictor")
+    page_of(labelled)
+    files = {path.name for path in (labelled / "report").iterdir()}
     assert "reward-steps.png" in files and "calibration.png" not in files, "a figure of the old report is no more"
 
-    (dot / "report" / "calibration.png").write_bytes(b"mine")
-    shutil.copytree(dot.parent / "dot" / "policy", tmp_path / "mine")
+    (labelled / "report" / "calibration.png").write_bytes(b"mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    assert report(dot, "--output", tmp_path / "mine") == 2
-    assert report(dot, "--output", tmp_path / "file") == 2
-    assert report(dot, "--output", tmp_path / "file" / "new") == 2
+    assert report(labelled, "--output", tmp_path / "mine") == 2
+    assert report(labelled, "--output", tmp_path / "file") == 2
+    assert report(labelled, "--output", tmp_path / "file" / "new") == 2
     errors = capsys.readouterr().err.strip().splitlines()
     assert len(errors) == 3 and "holds other files than a report" in errors[0] and "is a file" in errors[1]
     assert errors[2] == f"run.py: --output {tmp_path / 'file'} is a file; give the name of a new folder."
     assert (tmp_path / "file").read_text() == "mine"
-    page_of(dot)
-    assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
+    page_of(labelled)
+    assert (labelled / "report" / "calibration.png").read_bytes() == b"mine"
 
 
-def test_a_report_that_a_full_disk_ended_can_be_made_again(dot: Path) -> None:
+def test_a_report_that_a_full_disk_ended_can_be_made_again(labelled: Path) -> None:
     """A limit on the size of files stands in for a full disk: figures fit, the page with all of them does not."""
     code = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY));"
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY));"
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    line = [sys.executable, "-c", code, str(ROOT / "run.py"), "report", str(dot)]
+    line = [sys.executable, "-c", code, str(ROOT / "run.py"), "report", str(labelled)]
     result = run_captured(line, DEADLINE)
     assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert page_of(dot).sections["verdict"]
+    assert page_of(labelled).sections["verdict"]
 
 
-def test_a_figure_of_somebody_else_is_not_overwritten(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.move(dot / "reward_predictor", dot / "away")
-    page = page_of(dot).source
-    shutil.move(dot / "away", dot / "reward_predictor")
-    (dot / "report" / "calibration.png").write_bytes(b"mine")
-    assert report(dot) == 2
+def test_a_figure_of_somebody_else_is_not_overwritten(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move(labelled / "reward_predictor", labelled / "away")
+    page = page_of(labelled).source
+    shutil.move(labelled / "away", labelled / "reward_predictor")
+    (labelled / "report" / "calibration.png").write_bytes(b"mine")
+    assert report(labelled) == 2
     assert "calibration.png is not of a report" in capsys.readouterr().err
-    assert (dot / "report" / "calibration.png").read_bytes() == b"mine"
-    assert (dot / "report" / PAGE).read_text() == page
+    assert (labelled / "report" / "calibration.png").read_bytes() == b"mine"
+    assert (labelled / "report" / PAGE).read_text() == page
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -614,18 +668,18 @@ def test_returns_of_segments_are_those_that_the_policy_gets(dot: Path) -> None:
     assert len(liked) == len(disliked) == model.GALLERY and liked[0].frames.shape[1:] == (84, 84, 3)
 
 
-def test_the_time_that_people_take(dot: Path) -> None:
+def test_the_time_that_people_take(tables: Path) -> None:
     with pytest.raises(Missing, match="synthetic teacher"):
-        model.answer_seconds(Run.load(dot))
-    db = PrefDB.open(dot / "prefs.db")
+        model.answer_seconds(Run.load(tables))
+    db = PrefDB.open(tables / "prefs.db")
     segments = list(db.segments())
     for i, seconds in enumerate((3.0, 4.0, 9.0, 50.0)):
         pair = Comparison(segments[0], segments[i + 1], flip=False)
         db.add_answer(pair, Choice.A, teacher="person", shown_at=1000.0, answered_at=1000.0 + seconds)
     assert undo_last(db, "person") is not None
     db.close()
-    assert model.answer_seconds(Run.load(dot)).tolist() == [3, 4, 9]
-    assert "3 answers: median 4.0 s" in page_of(dot).sections["timing"]
+    assert model.answer_seconds(Run.load(tables)).tolist() == [3, 4, 9]
+    assert "3 answers: median 4.0 s" in page_of(tables).sections["timing"]
 
 
 def test_every_reference_says_where_it_is_from() -> None:

@@ -17,13 +17,6 @@ from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
 pytestmark = pytest.mark.xdist_group("restore")  # what they share is made once
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    log_dir = tmp_path_factory.mktemp("runs")
-    here(log_dir, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, SYNC)
-    return log_dir / "a"
-
-
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "a")
@@ -37,7 +30,7 @@ def change(store: Path, statement: str) -> None:
 
 
 def resume(run: Path) -> None:
-    here(None, "--resume", str(run), "--million_timesteps", "0.0025")
+    here(None, "--resume", str(run), "--million_timesteps", "0.0007")
 
 
 def test_a_good_copy_beside_an_old_log_of_writes_is_restored(run: Path, tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_one_damaged_segment_costs_its_own_answers_alone(run: Path, tmp_path: Pa
 
 def test_a_run_goes_on_without_the_labels_of_a_damaged_segment(run: Path) -> None:
     change(run / "prefs.db", "UPDATE segment SET arrays = x'00' WHERE number = 3")
-    printed = here(None, "--resume", str(run), "--million_timesteps", "0.0025").stdout
+    printed = here(None, "--resume", str(run), "--million_timesteps", "0.0007").stdout
     assert "is left out, because one of its clips is damaged" in printed and "Finished" in printed
 
 

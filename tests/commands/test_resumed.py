@@ -20,26 +20,26 @@ from pref_db import PrefDB
 from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
 
 STEPS = env_info(DOT).segment_length
+BRIEF = ("--million_timesteps", "0.0004", "--eval_interval_million_timesteps", "0")
+LONGER = ("--million_timesteps", "0.0008")
 
 
 pytestmark = pytest.mark.xdist_group("resumed")  # what they share is made once
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log_dir with two runs that differ in their seeds."""
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that differs from the finished one in its seed."""
     log_dir = tmp_path_factory.mktemp("runs")
-    for name, seed in (("a", "1"), ("b", "2")):
-        words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", name, "--seed", seed)
-        here(log_dir, *words, *TINY, SYNC)
-    return log_dir
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "b", "--seed", "2")
+    here(log_dir, *words, *TINY, SYNC, *BRIEF)
+    return log_dir / "b"
 
 
 @pytest.fixture
-def run(runs: Path, tmp_path: Path) -> Path:
-    """A copy of the first run."""
-    shutil.copytree(runs / "a", tmp_path / "a")
-    return tmp_path / "a"
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return shutil.copytree(finished, tmp_path / "a")
 
 
 def of_another_environment(run: Path, other: Path) -> None:
@@ -66,26 +66,26 @@ def without_its_log_of_writes(run: Path, other: Path) -> None:
     ],
 )
 def test_another_store_than_the_runs_own_is_refused(
-    runs: Path, run: Path, replace: Callable[[Path, Path], object], expected: str
+    other: Path, run: Path, replace: Callable[[Path, Path], object], expected: str
 ) -> None:
     (run / "prefs.db").unlink()
-    replace(run, runs / "b")
-    assert expected in refused(run.parent, "--resume", str(run), "--million_timesteps", "0.003")
+    replace(run, other)
+    assert expected in refused(run.parent, "--resume", str(run), *LONGER)
     if "lost" in expected:  # the numbers in progress.csv tell it too
         shutil.rmtree(run / "reward_predictor")
         assert expected in refused(run.parent, "--resume", str(run))
 
 
 @pytest.mark.parametrize("part", ["policy", "reward_predictor"])
-def test_checkpoints_of_another_run_are_refused(runs: Path, run: Path, part: str) -> None:
+def test_checkpoints_of_another_run_are_refused(other: Path, run: Path, part: str) -> None:
     shutil.rmtree(run / part)
-    shutil.copytree(runs / "b" / part, run / part)
+    shutil.copytree(other / part, run / part)
     assert "was written by another run" in refused(run.parent, "--resume", str(run))
 
 
-def test_a_run_goes_on_with_its_own_store_wherever_it_lies(runs: Path, run: Path) -> None:
+def test_a_run_goes_on_with_its_own_store_wherever_it_lies(run: Path) -> None:
     before = answers(run)
-    here(None, "--resume", str(run), "--million_timesteps", "0.003", "--max_prefs", "22")
+    here(None, "--resume", str(run), *LONGER, "--max_prefs", "22")
     assert answers(run)[: len(before)] == before and len(answers(run)) == 22
 
 
@@ -194,8 +194,8 @@ def test_a_run_whose_store_or_folder_goes_away_stops_with_a_sentence(
     module = f"teacher_{abs(hash(loss))}"
     (tmp_path / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("train_policy_with_preferences", DOT, "--teacher", f"{module}:judge", "--run_name", "a", *TINY, SYNC)
-    assert expected in refused(tmp_path, *words, status=1)
+    words = ("train_policy_with_preferences", DOT, "--teacher", f"{module}:judge", "--run_name", "a")
+    assert expected in refused(tmp_path, *words, *TINY, SYNC, *BRIEF, status=1)
     if "unlink" in loss:
         (saved,) = run.glob("prefs-saved-*.db")
         with closing(PrefDB.open(saved, read_only=True)) as db:

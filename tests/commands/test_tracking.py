@@ -24,18 +24,11 @@ from tests.support.commands import DOT, SYNC, TINY, here, refused
 
 # With this seed some of the few labels are held out.
 PREFERENCES = (
-    "train_policy_with_preferences",
-    DOT,
-    "--synthetic_prefs",
-    *TINY,
-    SYNC,
-    "--log_interval",
-    "2",
-    "--seed",
-    "1",
+    *("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, "--log_interval", "2", "--seed", "1"),
+    *("--million_timesteps", "0.0004", "--eval_episodes", "1"),
 )
-REWARDS = ("train_policy_with_original_rewards", DOT, SYNC, "--n_envs", "2", "--eval_episodes", "1")
-LONGER = ("--million_timesteps", "0.003")
+REWARDS = ("train_policy_with_original_rewards", DOT, SYNC, "--n_envs", "2", "--eval_interval_million_timesteps", "0")
+LONGER = ("--million_timesteps", "0.0006")
 WANDB_HEADER, BLOCK, PIECE = 7, 2**15, struct.Struct("<IHB")  # of its files, which are logs like LevelDB's
 
 

@@ -14,12 +14,13 @@ import pytest
 from commands.report import words
 from commands.report.runs import Run
 from commands.verdict import advices, last_words
-from tests.support.commands import DOT, SYNC, here
+from tests.support.commands import BRIEF_PPO, DOT, SYNC, here
 
 TRAIN = "train_policy_with_preferences"
 BRIEF = (
-    *("--synthetic_prefs", SYNC, "--n_envs", "4", "--million_timesteps", "0.002", "--max_prefs", "30"),
+    *("--synthetic_prefs", SYNC, "--n_envs", "1", "--million_timesteps", "0.002", "--max_prefs", "30"),
     *("--max_segs", "60", "--n_initial_epochs", "2", "--log_interval", "5", "--eval_episodes", "2"),
+    *BRIEF_PPO,
 )
 
 
@@ -35,13 +36,13 @@ def row(steps: float, **values: float) -> dict[str, Any]:
 
 def test_a_run_ends_with_the_reports_verdict_and_commands_that_can_be_pasted(tmp_path: Path) -> None:
     (tmp_path / "my runs").mkdir()
-    printed = here(tmp_path / "my runs", TRAIN, DOT, *BRIEF, "--run_name", "a").stdout
+    printed = here(tmp_path / "my runs", TRAIN, "CartPole-v1", *BRIEF, "--run_name", "a").stdout
     run = Run.load(tmp_path / "my runs" / "a")
     assert run.evaluations and run.outcome.evaluation is not None
     before, after = words.number(run.outcome.before), words.number(run.outcome.after)
     assert f"{before} before, {after} after (evaluation, 2 episodes)" in printed
     assert words.headline(run).startswith(words.judged(run)) and f"\n{words.judged(run)}.\n" in printed
-    assert f"\n{words.reason(run.outcome)}\n" in printed and "To try: more labels (--max_prefs 500): 30" in printed
+    assert f"\n{words.reason(run.outcome)}\n" in printed and "To try: more labels (--max_prefs 700): 30" in printed
     watch, report = re.findall("^  python run.py (.+)$", printed, re.MULTILINE)
     assert shlex.split(watch) == ["watch", str(run.path)]
     here(None, *shlex.split(report))

@@ -25,6 +25,7 @@ FAULTY = "tests.support.faulty:"
 WORDS = (
     *("--clip_steps", "10", "--max_segs", "12", "--synthetic_prefs", "--n_initial_prefs", "9"),
     *("--max_prefs", "12", "--million_timesteps", "0.1", "--run_name", "a"),
+    *("--eval_interval_million_timesteps", "0"),
 )
 
 

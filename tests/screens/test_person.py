@@ -20,7 +20,10 @@ from tests.support.preloaded import PreloadedPopen
 
 pytestmark = pytest.mark.window
 TITLE = "better"
-SMALL = ("--n_envs", "2", "--max_segs", "40", "--n_initial_epochs", "1")
+SMALL = (
+    *("--n_envs", "2", "--max_segs", "40", "--n_initial_epochs", "1"),
+    *("--eval_interval_million_timesteps", "0"),  # evaluations would take longer than all the rest
+)
 
 
 def press(key: str, folder: Path, process: subprocess.Popen[str], n_answers: int) -> None:

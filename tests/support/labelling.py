@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_frames
-from drlhp.label_server import Address, launch, listen, prepare, stop
+from drlhp.label_server import Address, launch, listen, prepare, server, stop
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
+from tests.support.preloaded import PreloadedPopen
 
 ENV_ID, STEPS = "MovingDotNoFrameskip-v0", 25
 PATIENCE = 600.0  # seconds; on a machine that does other things
@@ -128,9 +132,11 @@ class Server:
         self._clients: list[Client] = []
 
     def start(self) -> None:
-        self.process = launch(
-            self.folder / "prefs.db", self.folder, self._socket, origin=self.origin, framed=self.framed
-        )
+        parts = SimpleNamespace(PIPE=subprocess.PIPE, Popen=PreloadedPopen)
+        with mock.patch.object(server, "subprocess", parts):  # its imports take as long as many a test
+            self.process = launch(
+                self.folder / "prefs.db", self.folder, self._socket, origin=self.origin, framed=self.framed
+            )
 
     def kill(self) -> None:
         self.process.kill()
@@ -164,9 +170,9 @@ class Server:
 @contextmanager
 def running(folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False) -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
-    server = Server(folder, host, origin, framed)
+    found = Server(folder, host, origin, framed)
     try:
-        server.start()
-        yield server
+        found.start()
+        yield found
     finally:
-        server.close()
+        found.close()

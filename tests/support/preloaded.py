@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import importlib
 import inspect
 import io
@@ -29,10 +30,12 @@ from typing import Any
 LIBRARIES = (
     *("torch", "torch.utils.tensorboard", "gymnasium", "ale_py", "numpy", "PIL.Image", "tyro", "rich.console"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg"),
+    *("fsspec.implementations.local", "starlette.routing", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on"),
 )
 # How the processes begin that import the same libraries: the server of processes, and one that is spawned.
 LARGE_PROCESSES = ("from multiprocessing.forkserver import main", "from multiprocessing.spawn import spawn_main")
 PR_SET_CHILD_SUBREAPER = 36
+MOST_FILES, ABOVE_ALL = 16, 512  # files that a new program gets; a number that none of them has
 
 
 class PreloadedPopen(subprocess.Popen[str]):
@@ -54,10 +57,11 @@ class PreloadedPopen(subprocess.Popen[str]):
             "env": dict(os.environ if given["env"] is None else given["env"]),
             "new_session": given["start_new_session"],
             "largest_file": resource.getrlimit(resource.RLIMIT_FSIZE),
+            "files": [0, 1, 2, *given["pass_fds"]],
         }
         streams = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
         try:
-            self.pid = _pid_of_new(json.dumps(request).encode(), streams)
+            self.pid = _pid_of_new(json.dumps(request).encode(), [*streams, *given["pass_fds"]])
             self._child_created = True
         finally:
             self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
@@ -79,7 +83,7 @@ def run_captured(
 _server: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
 
 
-def _pid_of_new(request: bytes, streams: list[int]) -> int:
+def _pid_of_new(request: bytes, files: list[int]) -> int:
     if not _server:
         ours, theirs = socket.socketpair()
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -91,7 +95,7 @@ def _pid_of_new(request: bytes, streams: list[int]) -> int:
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # the new one's parent ends at once, and this process becomes its parent
     try:
-        socket.send_fds(connection, [len(request).to_bytes(8, "little")], streams)
+        socket.send_fds(connection, [len(request).to_bytes(8, "little")], files)
         connection.sendall(request)
         return int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
     finally:
@@ -101,7 +105,7 @@ def _pid_of_new(request: bytes, streams: list[int]) -> int:
 def _serve(connection: socket.socket) -> dict[str, Any]:
     """Answers each request with a new process; returns the request in that process."""
     while True:
-        header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+        header, files, _, _ = socket.recv_fds(connection, 8, MOST_FILES)
         if not header:
             os._exit(0)
         request = json.loads(connection.recv(int.from_bytes(header, "little"), socket.MSG_WAITALL))
@@ -118,13 +122,17 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             for end in (told, tell, held):
                 os.close(end)
             connection.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-                os.close(stream)
+            # Out of the way first, because one may have the number that another is to have.
+            moved = [fcntl.fcntl(file, fcntl.F_DUPFD, ABOVE_ALL) for file in files]
+            for file in files:
+                os.close(file)
+            for number, file in zip(request["files"], moved, strict=True):
+                os.dup2(file, number)
+                os.close(file)
             return request
         os.waitpid(between, 0)
         connection.sendall(os.read(told, 8))
-        for end in (told, tell, held, go, *streams):
+        for end in (told, tell, held, go, *files):
             os.close(end)
 
 

@@ -554,6 +554,7 @@ def test_a_program_that_survives_ctrl_c_keeps_processes_that_are_still_starting(
         "        env.reset(seed=0)\n"
         "    while env.pref_db_size.value < 12:\n"
         "        env.reset() if any(env.step(env.action_space.sample())[2:4]) else None\n"
+        f"        time.sleep({PAUSE})\n"
         "    env.close()\n",
     )
     os.killpg(program.pid, signal.SIGINT)
