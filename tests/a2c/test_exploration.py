@@ -53,8 +53,8 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
     """How far the car gets from the bottom of its valley, out of which it needs speed, after so much exploration."""
     config = PolicyConfig(
         algo="ppo",
-        **{**PPO_DEFAULTS, "n_steps": 64, "lr": 5e-3, "ppo_minibatches": 4},  # type: ignore[arg-type]
-        n_envs=8,
+        **{**PPO_DEFAULTS, "n_steps": 512, "lr": 5e-3, "ppo_minibatches": 4},  # type: ignore[arg-type]
+        n_envs=1,
         million_timesteps=0.0005,
         gamma=0.95,
         explore_million_timesteps=million_timesteps,
