@@ -20,6 +20,7 @@ from drlhp.runtime.channels import Channels, drain
 from drlhp.runtime.weights import WeightsBoard
 from envs import EnvError
 from reward_predictor import MemberRewards, PredictorCopy, PredictorCopySpec, PredictorInputs, RewardPredictor
+from tests.support.commands import BRIEF_PPO
 
 PENDULUM = "InvertedPendulum-v1"
 
@@ -172,10 +173,11 @@ def test_a_run_without_labels_ends_where_no_episode_is_long_enough_for_a_clip(tm
     for labels, clip_steps in ((0, 52), (0, 50), (1, 52)):
         channels = Channels.create(synchronous=True, take_turns=False)
         channels.n_labels.value = labels
-        begun = worker(tmp_path, 0.03, rewarder=untrained(), channels=channels, clip_steps=clip_steps)
+        given = {"rewarder": untrained(), "channels": channels, "clip_steps": clip_steps}
+        begun = worker(tmp_path, 0.03, *BRIEF_PPO, **given)  # type: ignore[arg-type]
         hopeless = pytest.raises(EnvError, match=r"^none of \d{4} episodes of .* half of --clip_steps 52, .* fewer\.$")
         with hopeless if (labels, clip_steps) == (0, 52) else contextlib.nullcontext():
-            while begun.runner.n_episodes < 1200:  # of 25 steps each
+            while begun.runner.n_episodes < 1050:  # of 25 steps each
                 begun.step()
                 drain(channels.segments)
         begun.close()

@@ -192,7 +192,7 @@ def test_a_body_that_lies_there_begins_anew(
     )
     with leader(tmp_path, config, 2, "Walker") as worker:
         ends = list[np.ndarray]()
-        for _ in range(40):
+        for _ in range(24 if first_episode_steps else 35):
             worker.step()
             ends.append(worker.runner.rollout.truncated.copy())
     lengths = [np.diff(np.flatnonzero(column)) - 1 for column in np.concatenate(ends).T]
@@ -240,12 +240,16 @@ def test_arenas_on_the_same_memory_hand_out_the_same_arrays() -> None:
     assert not alone.array((2,)).any()
 
 
+def learns(folder: Path) -> bool:
+    return any(float(row["steps"] or 0) > 0 for row in progress(folder))
+
+
 @pytest.mark.parametrize("name", ["a2c", "a2c 2"])
 def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     flags = ("--n_envs", "8", "--eval_interval_million_timesteps", "0", "--run_name", "a")
     with started(tmp_path, "train_policy_with_original_rewards", PONG, *flags) as process:
-        wait_for(lambda: (folder / "progress.csv").exists() and len(progress(folder)) > 3, process)
+        wait_for(lambda: (folder / "progress.csv").exists() and learns(folder), process)
         parts = children(process.pid)
         if "a2c 2" not in parts:
             pytest.skip("on one core the policy's process works alone")
@@ -260,8 +264,8 @@ def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: st
     if name == "a2c 2":
         steps = policy_steps(folder)
         assert steps > 0, "what was learned is kept"
-        here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
-        assert policy_steps(folder) >= steps + 1000
+        here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 200) / 1e6))
+        assert policy_steps(folder) >= steps + 200
 
 
 def test_an_environment_whose_line_is_cut_is_not_taken_for_a_crew_that_is(

@@ -228,7 +228,7 @@ def test_actions_that_there_are_not_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_starts_from_what_was_recorded_and_goes_on_as_usual(tmp_path: Path) -> None:
     recorded(CARTPOLE, 4)[0].save(tmp_path / "play.npz")
-    length = ("--million_timesteps", "0.0005", "--eval_episodes", "5", "--n_envs", "2", SYNC)
+    length = ("--million_timesteps", "0.0005", "--eval_episodes", "3", "--n_envs", "1", SYNC)
     demonstrations = ("--demonstrations", str(tmp_path / "play.npz"))
     here(tmp_path, "train_policy_with_original_rewards", CARTPOLE, *length, *demonstrations, "--run_name", "a")
     with (tmp_path / "a" / "evaluations.csv").open(newline="") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from a2c.exploration import KEPT, NEIGHBOUR, REWARD_STD, StateEntropy, described
 from a2c.rewards import disagreement_bonus, with_bonus
 from a2c.worker import PolicyWorker, WorkerSpec
 from drlhp.runtime.channels import Channels
+from envs import make_vec_env
 
 
 def test_the_distance_is_that_to_the_k_th_nearest_other_state() -> None:
@@ -70,7 +72,9 @@ def positions_reached(tmp_path: Path, million_timesteps: float) -> float:
     return float(np.mean(reached[-3:]))
 
 
-def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path) -> None:
+def test_a_policy_that_explored_gets_farther_than_a_random_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = functools.partial(make_vec_env, in_process=True)  # the same environments without their processes' imports
+    monkeypatch.setattr("a2c.environments.make_vec_env", here)
     assert positions_reached(tmp_path / "a", 0.01) > 1.5 * positions_reached(tmp_path / "b", 0)
 
 

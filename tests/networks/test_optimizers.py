@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from torch import nn
 
 from drlhp.networks.optimizers import UncompiledAdam, UncompiledAdamW
 from tests.support import ROOT
-from tests.support.commands import BRIEF_PPO, DOT, SYNC, TINY
+from tests.support.commands import BRIEF_PPO, DEADLINE, DOT, SYNC, TINY
+from tests.support.preloaded import run_captured
 
 TRAIN = """
 import sys, run
@@ -62,5 +62,6 @@ def test_the_same_weights_and_state_bit_for_bit(ours: Any, theirs: Any, settings
 def test_a_run_does_without_the_compiler(tmp_path: Path, algo: tuple[str, ...]) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, *algo, "--log_dir", str(tmp_path))
     command = [sys.executable, "-c", TRAIN, *words]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[-1] == "[]"
+    done = run_captured(command, DEADLINE, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

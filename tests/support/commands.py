@@ -28,11 +28,12 @@ DOT = "MovingDotNoFrameskip-v0"
 PONG = "PongNoFrameskip-v4"
 TINY = (
     *("--n_envs", "4", "--n_initial_prefs", "12", "--max_prefs", "20", "--max_segs", "16"),
-    *("--n_initial_epochs", "2", "--eval_episodes", "2", "--million_timesteps", "0.002"),
+    *("--n_initial_epochs", "2", "--eval_episodes", "1", "--million_timesteps", "0.001"),
 )
+UNEVALUATED = ("--eval_interval_million_timesteps", "0")  # for runs whose evaluations are not the point
 BRIEF_PPO = ("--algo", "ppo", "--ppo_epochs", "1", "--ppo_minibatches", "1")
 SYNC = "--synchronous"  # all parts of the run in one process
-READ_LATE = {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "HANG_FILE"}  # variables that no large library reads
+READ_LATE = {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "HANG_FILE", "TMPDIR"}  # variables that no large library reads
 DEADLINE = 240  # seconds for anything that is waited for
 
 

@@ -21,7 +21,7 @@ from drlhp.training.gallery import LABELS_BETWEEN, NAME, Gallery
 from drlhp.training.labels import LabelSet
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig
-from tests.support.commands import DOT, SYNC, TINY, here
+from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, here
 from tests.support.ring import ENV_ID, LENGTH
 
 BLUE, RED = (30, 60, 210), (200, 30, 40)
@@ -140,7 +140,7 @@ def test_clips_of_numbers_and_those_that_must_be_drawn_first_are_not_shown(shown
 
 
 def test_a_real_run_shows_pairs_in_tensorboard(tmp_path: Path) -> None:
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, SYNC)
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, *UNEVALUATED, SYNC)
     here(tmp_path, *words)
     events = EventAccumulator(str(tmp_path / "a" / "events" / "reward_predictor"), {"images": 0}).Reload()
     (film,) = events.Images(NAME)
