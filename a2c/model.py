@@ -51,7 +51,7 @@ class Policy(nn.Module):
         if info.kind == "vector":
             self.body = networks.PolicyMLP(info.observation_shape[0])
         elif network == "feature_points":
-            self.body = networks.FeaturePoints(stride=2)  # coarser and faster; enough to steer by
+            self.body = networks.FeaturePoints()
         else:
             self.body = networks.NatureCNN(info.observation_shape[0])
         n_features = int(self.body.n_features)

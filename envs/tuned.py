@@ -60,7 +60,7 @@ TUNED: dict[str, dict[str, object]] = {
         "eval_episodes": 50,
         "lr": 3e-3,
         "lr_zero_million_timesteps": 0.1,
-        "gamma": 0.9,  # each step is rewarded at once
+        "gamma": 0.5,  # Each step is rewarded at once, and what could still be won later must not count as much.
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",
         "reward_predictor_uses_actions": True,  # the reward depends on the direction that the dot was sent in

@@ -180,24 +180,29 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
-    pool = 4  # pixels averaged before the filters, which see 3x3 of the averages
+    # The filters see 3x3 averages of 2x2 pixels. Of 4x4, a small thing can move and be in the same average as before: a
+    # fifth of the moving dot's steps up and down changed nothing.
+    pool = 2
+    # Enlarged, positions can mean something else a tenth of the picture away. Else what the moving dot's policy prefers
+    # in the centre, where it mostly is, it prefers around it too, and its most likely actions never get there.
+    scale = 4.0
 
-    def __init__(self, n_members: int = 1, *, stride: int = 1) -> None:
+    def __init__(self, n_members: int = 1) -> None:
         super().__init__()
         self.n_members = n_members
-        self.conv = nn.Conv2d(1, self.n_points * n_members, 3, stride=stride, padding=1, bias=False)
+        self.filters = nn.Conv2d(1, self.n_points * n_members, 3, stride=2, padding=1, bias=False)
         self.fc1 = EnsembleLinear(n_members, 2 * self.n_points, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
         # In parts that fit the cache, which is faster.
         points = torch.cat([self._points(part) for part in pixels[:, -1:].split(PICTURES_AT_ONCE)], 1)
-        return torch.tanh(self.fc2(torch.tanh(self.fc1(points))))
+        return torch.tanh(self.fc2(torch.tanh(self.fc1(self.scale * points))))
 
     def _points(self, pixels: Tensor) -> Tensor:
         """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""
-        x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 21, 21)
-        maps = self.conv(x)  # (B, members * points, 21, 21)
+        x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 42, 42)
+        maps = self.filters(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
         total = by_row.sum(2) + 1e-8

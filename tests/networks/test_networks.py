@@ -1,5 +1,6 @@
 """Network bodies, ensembles, and the policy's heads."""
 
+import itertools
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from drlhp.networks import device
 from drlhp.networks.architectures import EnsembleLinear, FeaturePoints, NatureCNN, PolicyMLP, RewardCNN, RewardMLP
 from drlhp.networks.device import cpu_has_bf16, use_threads
 from envs import EnvInfo
+from envs.moving_dot import CENTRE, MOVES, MovingDotVectorEnv
 
 MEMBERS = 3
 BODIES: dict[str, Callable[[int], nn.Module]] = {
@@ -103,7 +105,7 @@ def test_ensemble_linear_takes_one_input_for_all_or_one_for_each() -> None:
 def test_policy_bodies_have_their_stated_width() -> None:
     assert NatureCNN(4)(pixels(2)).shape == (2, NatureCNN.n_features) == (2, 512)
     assert PolicyMLP(5)(torch.randn(7, 5)).shape == (2, 7, PolicyMLP.n_features)
-    assert FeaturePoints(stride=2)(pixels(2)).shape == (1, 2, FeaturePoints.n_features)
+    assert FeaturePoints()(pixels(2)).shape == (1, 2, FeaturePoints.n_features)
 
 
 def test_bodies_leave_their_input_as_it_was() -> None:
@@ -117,18 +119,32 @@ def test_feature_points_follow_a_dot_and_see_the_newest_frame_alone() -> None:
     """The positions are those of the dot, whatever the older frames show."""
     body = FeaturePoints()
     with torch.no_grad():
-        body.conv.weight.fill_(1)
+        body.filters.weight.fill_(1)
         body.fc1.weight.zero_()[0, :2] = torch.eye(2, 64)  # the first point's row and column, as they are
         body.fc1.bias.zero_()
         body.fc2.weight.copy_(torch.eye(64)[None])
         body.fc2.bias.zero_()
     picture = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
-    picture[:, -1, 60:64, 20:24] = 255  # row 15 and column 5 of 21 cells
+    picture[:, -1, 60:62, 20:22] = 255  # row 15 and column 5 of 21
     picture[1, :-1] = 99
     row, column = (2 * 15 / 20 - 1, 2 * 5 / 20 - 1)
-    expected = torch.tanh(torch.tanh(torch.tensor([row, column])))
+    expected = torch.tanh(torch.tanh(FeaturePoints.scale * torch.tensor([row, column])))
     for seen in body(picture)[0]:
         torch.testing.assert_close(seen[:2], expected, atol=0.02, rtol=0)
+
+
+def test_feature_points_see_every_step_of_the_moving_dot() -> None:
+    """Whatever the filters: what looks alike cannot be left by the same action."""
+    env = MovingDotVectorEnv(1, seed=0)
+    env.reset()
+    for direction in range(1, 5):
+        body, seen = FeaturePoints(), list[Tensor]()
+        env._position[:] = CENTRE - 48 * MOVES[direction]
+        for _ in range(25):
+            observations = torch.from_numpy(env.step(np.array([direction]))[0])
+            seen.append(body._points(observations[:, -1:]).detach().flatten())
+        steps = [float((after - before).abs().max()) for before, after in itertools.pairwise(seen)]
+        assert min(steps) > 0.02, direction
 
 
 def info(kind: str, n_actions: int | None) -> EnvInfo:
