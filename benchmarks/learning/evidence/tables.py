@@ -16,7 +16,7 @@ from drlhp.runtime.run_files import POLICIES
 FEWEST_FOR_A_RATIO = 5  # seeds; with fewer, one seed decides the ratio
 ACTIONS = dict(zip(POLICIES, ("most likely", "sampled"), strict=True))
 HEADLINES = {
-    "moving-dot-100": "Moving dot",
+    "moving-dot": "Moving dot",
     "pong-3.3k": "Pong",
     "enduro-as-people": "Enduro, judged as people do",
     "walker-700": "Walker",
