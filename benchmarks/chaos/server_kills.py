@@ -70,7 +70,7 @@ class Labeller:
 def server_kills(number: int, notes: Notes, n: int = ANSWERS) -> None:
     """Answers so many pairs through kills of their server, and compares what it confirmed with what is stored."""
     make_store(notes.folder, n, {"repeat_share": "0", "overlap_share": "0"}, colour=False)
-    with running(notes.folder) as server:
+    with running(notes.folder, fresh=True) as server:  # nothing else may be left of it
         labeller = Labeller(server, notes, n)
         labeller.label()
     stored = answers(notes.folder)

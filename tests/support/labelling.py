@@ -122,17 +122,23 @@ class Client:
 
 
 class Server:
-    """A labelling server in a process; it may be killed and started again, and keeps its address."""
+    """A labelling server in a process; it may be killed and started again, and keeps its address.
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False) -> None:
-        self.folder, self.host, self.origin, self.framed = folder, host, origin, framed
+    fresh: it is of a Python that has imported nothing beforehand.
+    """
+
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False, *, fresh: bool = False
+    ) -> None:
+        self.folder, self.host, self.origin, self.framed, self.fresh = folder, host, origin, framed, fresh
         self._socket = listen(host, 0)
         self.address, self.token = prepare(folder, self._socket)
         self.process: Any = None
         self._clients: list[Client] = []
 
     def start(self) -> None:
-        parts = SimpleNamespace(PIPE=subprocess.PIPE, Popen=PreloadedPopen)
+        start = subprocess.Popen if self.fresh else PreloadedPopen
+        parts = SimpleNamespace(PIPE=subprocess.PIPE, Popen=start)
         with mock.patch.object(server, "subprocess", parts):  # its imports take as long as many a test
             self.process = launch(
                 self.folder / "prefs.db", self.folder, self._socket, origin=self.origin, framed=self.framed
@@ -168,9 +174,11 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False) -> Iterator[Server]:
+def running(
+    folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False, *, fresh: bool = False
+) -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
-    found = Server(folder, host, origin, framed)
+    found = Server(folder, host, origin, framed, fresh=fresh)
     try:
         found.start()
         yield found
