@@ -39,7 +39,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FIXES:
+        if not isinstance(error, ConnectionError):  # which is about no file
             error.filename = error.filename or str(path)
         raise
 

@@ -35,7 +35,7 @@ PANE_WIDTH, PANE_HEIGHT, PAIR_MARGIN, PAIR_FOOTER = 336, 420, 16, 44
 
 @functools.cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns the font of this size, which would take as long to load for every line as the line to draw."""
+    """Returns the font of this size; it is loaded once, because that takes as long as to draw a line."""
     return ImageFont.load_default(size)
 
 

@@ -118,8 +118,8 @@ def export(db: PrefDB, output: Path) -> tuple[int, int]:
     _check_new(output)
     _make_folder(output / "segments")
     db.back_up(output / "prefs.db")
-    copied = contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True))  # A run may change `db`.
-    with naming(output), copied as copy:
+    # A run may change `db`.
+    with naming(output), contextlib.closing(PrefDB.open(output / "prefs.db", read_only=True)) as copy:
         return _export_files(copy, output)
 
 

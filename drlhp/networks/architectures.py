@@ -180,11 +180,10 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
-    # The filters see 3x3 averages of 2x2 pixels. Of 4x4, a small thing can move and be in the same average as before: a
-    # fifth of the moving dot's steps up and down changed nothing.
+    # The filters see 3x3 averages of 2x2 pixels. In averages of 4x4, some steps of the moving dot changed nothing.
     pool = 2
-    # Enlarged, positions can mean something else a tenth of the picture away. Else what the moving dot's policy prefers
-    # in the centre, where it mostly is, it prefers around it too, and its most likely actions never get there.
+    # Enlarged, so that two places near each other can mean different things. Else what the moving dot's policy prefers
+    # in the centre, where it mostly is, it prefers around it too, and its most likely actions stop short of it.
     scale = 4.0
 
     def __init__(self, n_members: int = 1) -> None:

@@ -49,15 +49,16 @@ def _quiet_tracker() -> Iterator[None]:
     """
     warnings.filterwarnings("ignore", "resource_tracker:", UserWarning)
     tracker: Any = multiprocessing.resource_tracker
-    register, unregister, of_name = tracker.register, tracker.unregister, dict[str, int]()
+    register, unregister = tracker.register, tracker.unregister
+    told = dict[str, int]()  # by name, the process id of the tracker that watches it
 
     def register_here(name: str, kind: str) -> None:
         register(name, kind)
-        of_name[name] = tracker._resource_tracker._pid
+        told[name] = tracker._resource_tracker._pid
 
     def unregister_if_known(name: str, kind: str) -> None:
         now = tracker._resource_tracker
-        if of_name.pop(name, now._pid) == now._pid and now._check_alive():
+        if told.pop(name, now._pid) == now._pid and now._check_alive():
             unregister(name, kind)
 
     tracker.register, tracker.unregister = register_here, unregister_if_known

@@ -365,15 +365,8 @@ def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_pa
 def test_an_evaluation_that_the_end_of_a_run_lacks_is_made_up_for(tmp_path: Path) -> None:
     """As after a crash or a Ctrl-C in the last one: nothing is left to learn."""
     folder = tmp_path / "a"
-    words = (
-        "train_policy_with_original_rewards",
-        DOT,
-        *TINY[:2],
-        "--million_timesteps",
-        "0.0003",
-        "--eval_episodes",
-        "1",
-    )
+    length = ("--n_envs", "4", "--million_timesteps", "0.0003", "--eval_episodes", "1")
+    words = ("train_policy_with_original_rewards", DOT, *length)
     here(tmp_path, *words, "--run_name", "a", SYNC)
     whole = rows(folder)
     lines = (folder / "evaluations.csv").read_text().splitlines(keepends=True)

@@ -78,6 +78,19 @@ def test_a_disk_that_is_full_for_one_file_is_named_by_the_folder(run: Path, tmp_
     assert errors.told(failed.value) == f"cannot use {output} (No space left on device): free some space on its disk."
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(5, "Input/output error"), "[Errno 5] Input/output error: 'runs/a'."),
+        (BrokenPipeError(32, "cut"), "[Errno 32] cut."),
+    ],
+)
+def test_what_is_about_no_file_names_none(error: OSError, told: str) -> None:
+    with pytest.raises(OSError) as failed, errors.naming(Path("runs/a")):
+        raise error
+    assert errors.told(failed.value) == told
+
+
 def test_what_is_exported_and_imported_is_the_same(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

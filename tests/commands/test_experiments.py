@@ -24,7 +24,7 @@ from drlhp.errors import UserError
 from drlhp.runtime.machine import n_cores
 from envs import draw_states
 from tests.support import ROOT
-from tests.support.commands import BRIEF_PPO, SYNC, refused
+from tests.support.commands import BRIEF_PPO, SYNC, UNEVALUATED, refused
 from tests.support.preloaded import PreloadedPopen
 
 TINY = Experiment(
@@ -34,7 +34,6 @@ TINY = Experiment(
         *("--million_timesteps", "0.001", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
     ),
 )
-NO_EVALUATION = ("--eval_interval_million_timesteps", "0")
 
 pytestmark = pytest.mark.xdist_group("experiments")  # what they share is made once
 
@@ -97,7 +96,7 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
 
 def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_with(draw_states)
-    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.0003", *BRIEF_PPO, SYNC, *NO_EVALUATION)
+    length = ("--n_envs", "2", "--n_steps", "50", "--million_timesteps", "0.0003", *BRIEF_PPO, SYNC, *UNEVALUATED)
     few = ("--max_prefs", "10", "--max_segs", "20", "--n_initial_epochs", "1")
     labels = (*few, "--teacher", "examples.circus:away_from_the_target")
     trick = ("train_policy_with_preferences", "Reacher-v1", *labels, *length)

@@ -17,10 +17,10 @@ from commands.run_folder import read_run_id
 from drlhp.runtime import checkpoint
 from envs import env_info
 from pref_db import PrefDB
-from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
+from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, answers, here, refused
 
 STEPS = env_info(DOT).segment_length
-BRIEF = ("--million_timesteps", "0.0004", "--eval_interval_million_timesteps", "0")
+BRIEF = ("--million_timesteps", "0.0004", *UNEVALUATED)
 LONGER = ("--million_timesteps", "0.0008")
 
 

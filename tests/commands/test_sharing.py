@@ -23,7 +23,7 @@ from commands.sharing import places
 from drlhp.runtime import checkpoint
 from pref_db import PrefDB
 from tests.support import ROOT
-from tests.support.commands import DEADLINE, DOT, SYNC, environment, here, one_sentence, policy_steps
+from tests.support.commands import DEADLINE, DOT, SYNC, UNEVALUATED, environment, here, one_sentence, policy_steps
 from tests.support.hub import TOKEN, Hub, running_hub
 from tests.support.preloaded import run_captured
 
@@ -127,7 +127,7 @@ def test_a_loaded_folder_is_watched_reported_and_trained_from(shared: Path, tmp_
     assert "predicted" in watched and (tmp_path / "film.mp4").stat().st_size
     here(None, "report", str(tmp_path / "b"), "--output", str(tmp_path / "report"))
     flags = ("--load_policy_ckpt_dir", str(tmp_path / "b"), "--load_reward_predictor_ckpt_dir", str(tmp_path / "b"))
-    small = ("--n_envs", "4", "--million_timesteps", "0.0004", "--eval_interval_million_timesteps", "0")
+    small = ("--n_envs", "4", "--million_timesteps", "0.0004", *UNEVALUATED)
     here(tmp_path, "train_policy_with_preferences", DOT, "--run_name", "c", *small, *flags, SYNC)
     assert policy_steps(tmp_path / "c")
     assert "was loaded from" in refused("--resume", str(tmp_path / "b"))

@@ -18,23 +18,22 @@ from gymnasium.spaces import Box, Discrete
 
 from a2c.worker import PolicyWorker
 from drlhp.runtime import checkpoint
-from tests.support.commands import DOT, SYNC, answers, here, policy_steps
+from tests.support.commands import DOT, SYNC, UNEVALUATED, answers, here, policy_steps
 
 FEW = (
     *("--synthetic_prefs", "--n_initial_prefs", "8", "--max_prefs", "16", "--max_segs", "10", "--clip_steps", "15"),
     *("--n_initial_epochs", "2", "--eval_episodes", "1", SYNC),
 )
-NO_EVALUATION = ("--eval_interval_million_timesteps", "0")  # on pixels it would take as long as the run
 PREFERENCES, ORIGINAL = "train_policy_with_preferences", "train_policy_with_original_rewards"
 RUNS = {
     "a2c on pixels": (
         *(PREFERENCES, DOT, *FEW, "--n_envs", "3", "--million_timesteps", "0.0004"),
-        *("--query_selection", "ordering", "--policy_ckpt_interval", "10", *NO_EVALUATION),
+        *("--query_selection", "ordering", "--policy_ckpt_interval", "10", *UNEVALUATED),
     ),
     "ppo on pixels with a memory": (
         *(PREFERENCES, DOT, *FEW, "--n_envs", "2", "--million_timesteps", "0.0003", "--algo", "ppo", "--n_steps", "20"),
         *("--ppo_epochs", "2", "--ppo_minibatches", "2", "--policy_network", "nature_lstm", "--teacher", "mistake"),
-        *NO_EVALUATION,
+        *UNEVALUATED,
     ),
     "labels alone": (
         *("gather_initial_prefs", DOT, *FEW, "--n_envs", "2", "--query_selection", "newest", "--teacher", "stoc"),
@@ -59,7 +58,7 @@ RUNS = {
     "trpo on bodies": (
         *(PREFERENCES, "Hopper", *FEW, "--n_envs", "4", "--million_timesteps", "0.0008", "--algo", "trpo"),
         *("--n_steps", "20", "--first_episode_steps", "20", "--n_initial_rounds", "2", "--max_prefs", "16"),
-        *("--explore_million_timesteps", "0.0002", *NO_EVALUATION),
+        *("--explore_million_timesteps", "0.0002", *UNEVALUATED),
     ),
     "a2c on true rewards": (
         *(ORIGINAL, "CartPole-v1", "--n_envs", "1", "--million_timesteps", "0.0006", "--algo", "a2c", SYNC),

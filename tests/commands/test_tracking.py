@@ -20,14 +20,14 @@ from commands.run_folder import read_run_id
 from commands.trackers import Track
 from commands.tracking import Tracking
 from drlhp.runtime.curves import Curves
-from tests.support.commands import DOT, SYNC, TINY, here, refused
+from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, here, refused
 
 # With this seed some of the few labels are held out.
 PREFERENCES = (
     *("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, "--log_interval", "2", "--seed", "1"),
     *("--million_timesteps", "0.0004", "--eval_episodes", "1"),
 )
-REWARDS = ("train_policy_with_original_rewards", DOT, SYNC, "--n_envs", "2", "--eval_interval_million_timesteps", "0")
+REWARDS = ("train_policy_with_original_rewards", DOT, SYNC, "--n_envs", "2", *UNEVALUATED)
 LONGER = ("--million_timesteps", "0.0006")
 WANDB_HEADER, BLOCK, PIECE = 7, 2**15, struct.Struct("<IHB")  # of its files, which are logs like LevelDB's
 

@@ -19,13 +19,24 @@ from drlhp.runtime.leash import descendants
 from drlhp.runtime.processes import Children
 from drlhp.runtime.pulse import doing
 from tests.support import ROOT
-from tests.support.commands import DEADLINE, alive, children, here, one_sentence, policy_steps, run, started, wait_for
+from tests.support.commands import (
+    DEADLINE,
+    UNEVALUATED,
+    alive,
+    children,
+    here,
+    one_sentence,
+    policy_steps,
+    run,
+    started,
+    wait_for,
+)
 
 FAULTY = "tests.support.faulty:"
 WORDS = (
     *("--clip_steps", "10", "--max_segs", "12", "--synthetic_prefs", "--n_initial_prefs", "9"),
     *("--max_prefs", "12", "--million_timesteps", "0.1", "--run_name", "a"),
-    *("--eval_interval_million_timesteps", "0"),
+    *UNEVALUATED,
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pref_db import PrefDB
 from tests.support import ROOT
-from tests.support.commands import DOT, PONG, answers, children, policy_steps, started, wait_for
+from tests.support.commands import DOT, PONG, UNEVALUATED, answers, children, policy_steps, started, wait_for
 from tests.support.display import focus, screenshot, xdotool
 from tests.support.labelling import make_store
 from tests.support.preloaded import PreloadedPopen
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.window
 TITLE = "better"
 SMALL = (
     *("--n_envs", "2", "--max_segs", "40", "--n_initial_epochs", "1"),
-    *("--eval_interval_million_timesteps", "0"),  # evaluations would take longer than all the rest
+    *UNEVALUATED,  # evaluations would take longer than all the rest
 )
 
 

@@ -15,10 +15,11 @@ from unittest import mock
 
 import numpy as np
 
+from drlhp import label_server
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
 from drlhp.data.views import encode_frames
-from drlhp.label_server import Address, launch, listen, prepare, server, stop
+from drlhp.label_server import Address, launch, listen, prepare, stop
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support.preloaded import PreloadedPopen
@@ -139,7 +140,7 @@ class Server:
     def start(self) -> None:
         start = subprocess.Popen if self.fresh else PreloadedPopen
         parts = SimpleNamespace(PIPE=subprocess.PIPE, Popen=start)
-        with mock.patch.object(server, "subprocess", parts):  # its imports take as long as many a test
+        with mock.patch.object(label_server.server, "subprocess", parts):  # its imports take as long as many a test
             self.process = launch(
                 self.folder / "prefs.db", self.folder, self._socket, origin=self.origin, framed=self.framed
             )
@@ -178,9 +179,9 @@ def running(
     folder: Path, host: str = "127.0.0.1", origin: str = "", framed: bool = False, *, fresh: bool = False
 ) -> Iterator[Server]:
     """A server for the store in this folder, stopped with the block."""
-    found = Server(folder, host, origin, framed, fresh=fresh)
+    server = Server(folder, host, origin, framed, fresh=fresh)
     try:
-        found.start()
-        yield found
+        server.start()
+        yield server
     finally:
-        found.close()
+        server.close()
