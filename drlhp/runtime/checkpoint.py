@@ -165,8 +165,8 @@ def fill(module: torch.nn.Module, weights: dict[str, Any], path: Path) -> None:
         module.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} holds another network than the flags describe; use those, and the version of this program, that it "
-            "was trained with."
+            f"{path} holds another network than the flags describe; use those, and the version of this program, that "
+            "it was trained with."
         ) from error
 
 
