@@ -22,6 +22,7 @@ from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
 # Settings of where a run is kept and how it is shown, which do not change its results.
+PARTS = ("prefs", "predictor", "policy", "page")  # in which a config, and config.json, keeps most of its settings
 INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "track", "page")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from commands.config import RunConfig, settings
+from commands.config import PARTS, RunConfig, settings
 from commands.flags import defaults_for
 from commands.run_folder import checked_record, damaged
 from drlhp.cli.arguments import value_of
@@ -16,7 +16,6 @@ from drlhp.errors import UserError
 from drlhp.runtime.regular_files import read_regular
 from drlhp.runtime.run_files import MAX_CONFIG
 
-PARTS = ("prefs", "predictor", "policy", "page")  # under which a run's config.json has its settings
 POSITIONALS = ("mode", "env_id")
 
 

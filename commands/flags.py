@@ -12,7 +12,7 @@ import tyro
 
 from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
 from commands import LOG_DIR
-from commands.config import RunConfig, settings
+from commands.config import PARTS, RunConfig, settings
 from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config, read_record
 from drlhp.cli.arguments import ABSENT, lacks, value_of
@@ -51,8 +51,8 @@ NAMES_INITIAL = ("n_initial_prefs", "load_reward_predictor_ckpt_dir", "resume")
 def parse(arguments: list[str]) -> RunConfig:
     """Returns the config of a training run from the command line.
 
-    Defaults depend on the environment, the algorithm and loaded checkpoints. So the line is parsed twice: for these,
-    then with the defaults that follow from them.
+    Defaults depend on the environment, the algorithm and loaded checkpoints. So the line is parsed for these first, and
+    what it names then replaces the defaults that follow from them.
 
     Raises:
         UserError, EnvError: a value that cannot work, in one sentence with the fix.
@@ -62,10 +62,10 @@ def parse(arguments: list[str]) -> RunConfig:
     positionals = [argument for argument in plain[:2] if not argument.startswith("-")]
     if len(positionals) < 2 and plain != arguments:
         return _cli(arguments, None)  # prints the help
-    first = _cli(plain, RunConfig("train_policy_with_preferences", ABSENT))
-    if first.env_id == ABSENT:
-        raise lacks(["ENV"], f"{first.mode} MovingDotNoFrameskip-v0")
-    first = _in_full(first)
+    given = _cli(plain, RunConfig("train_policy_with_preferences", ABSENT))
+    if given.env_id == ABSENT:
+        raise lacks(["ENV"], f"{given.mode} MovingDotNoFrameskip-v0")
+    first = _in_full(given)
     flags = [argument.split("=")[0] for argument in plain if argument.startswith("--")]
     named = frozenset(flag.removeprefix("--").replace("-", "_") for flag in flags)
     defaults = _recorded(first) if first.resume else defaults_for(first, named)
@@ -75,7 +75,9 @@ def parse(arguments: list[str]) -> RunConfig:
         defaults = dataclasses.replace(defaults, policy=policy)
     if any(name == "teacher" or name.startswith("teacher_") for name in named):
         defaults = dataclasses.replace(defaults, prefs=dataclasses.replace(defaults.prefs, synthetic_prefs=True))
-    config = _in_full(_cli(arguments, defaults))
+    if plain != arguments:
+        return _cli(arguments, defaults)  # prints the help
+    config = _in_full(_with_named(defaults, given, named))
     validate(config)
     if "ui" in named and config.prefs.synthetic_prefs and config.uses_preferences:
         raise UserError(
@@ -88,6 +90,18 @@ def parse(arguments: list[str]) -> RunConfig:
     for sentence in _notes(config, first, named):
         print(sentence, flush=True)
     return config
+
+
+def _with_named(defaults: RunConfig, given: RunConfig, named: frozenset[str]) -> RunConfig:
+    """Returns the defaults with the settings that the command line names; `--no_batchnorm` names batchnorm."""
+    said = {"mode", "env_id", *(name.removeprefix("no_") for name in named)}
+
+    def replaced(part: Any, source: Any) -> Any:
+        names = said & {field.name for field in dataclasses.fields(part)}
+        return dataclasses.replace(part, **{name: getattr(source, name) for name in names})
+
+    parts = {name: replaced(getattr(defaults, name), getattr(given, name)) for name in PARTS}
+    return dataclasses.replace(replaced(defaults, given), **parts)
 
 
 def _notes(config: RunConfig, first: RunConfig, named: frozenset[str]) -> Iterator[str]:
