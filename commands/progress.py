@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from commands.charts import drawn
 from commands.run_folder import read_config
 from drlhp.runtime.channels import Report, peak_memory_mb
 from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS, as_number
@@ -245,7 +246,9 @@ def draw_curves(folder: Path) -> None:
     if not any(x for x, _ in curves.values()):
         return
     has_labels = any(curves["labels"][1])
-    figure = Figure(figsize=(11 if has_labels else 6, 4.8), layout="constrained")
+    width = 11 if has_labels else 6  # inches, of which the margins are for titles, numbers and legends
+    figure = Figure(figsize=(width, 4.8))
+    figure.subplots_adjust(left=0.9 / width, right=1 - (0.7 if has_labels else 0.2) / width, bottom=0.25, top=0.9)
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}  # where a legend hides nothing
     config = read_config(folder)
     figure.suptitle(f"{config['mode']} {config['env_id']}, seed {config['seed']}")
@@ -268,7 +271,7 @@ def draw_curves(folder: Path) -> None:
         axes[1].legend(**below)
     for axis in axes:
         axis.grid(alpha=0.3)
-    figure.savefig(folder / "curves.png", dpi=110)
+    drawn(figure, 110).save(folder / "curves.png")
 
 
 def is_terminal() -> bool:

@@ -228,6 +228,11 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     path.write_bytes(gif_of(frames, fps))
 
 
+def is_grey(frame: np.ndarray) -> bool:
+    """Returns whether a frame (H, W, 3) has shades of grey alone."""
+    return bool((frame[:, :, 0] == frame[:, :, 1]).all() and (frame[:, :, 1] == frame[:, :, 2]).all())
+
+
 def gif_of(frames: Iterable[np.ndarray], fps: float, *, quickly: bool = False) -> bytes:
     """Returns an animated GIF of (H, W, 3) uint8 frames of one size; it needs at least one.
 
@@ -237,7 +242,10 @@ def gif_of(frames: Iterable[np.ndarray], fps: float, *, quickly: bool = False) -
     method = Image.Quantize.FASTOCTREE if quickly else None
     stride = math.ceil(fps / 50)  # Players slow down GIFs with more than 50 frames per second.
     pictures = [
-        Image.fromarray(frame).quantize(256, method, dither=Image.Dither.NONE)
+        # Shades of grey fit the palette as they are.
+        Image.fromarray(frame[:, :, 0])
+        if is_grey(frame)
+        else Image.fromarray(frame).quantize(256, method, dither=Image.Dither.NONE)
         for i, frame in enumerate(frames)
         if i % stride == 0
     ]

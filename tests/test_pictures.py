@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,15 @@ def test_a_long_episode_scrolls_and_constant_rewards_draw_a_line() -> None:
     long = video.with_reward_plot(frame, np.sin(np.arange(1000)), caption="reward")
     bars = (long[84 * 4 + 24 :] == video.BAR).all(axis=-1).any(axis=0)
     assert bars[:300].mean() > 0.9
+
+
+def test_a_gif_of_grey_and_coloured_frames_shows_each_as_it_is() -> None:
+    frames = [np.full((8, 8, 3), 20 * i, np.uint8) for i in range(6)]
+    frames[2][2:4, 2:4], frames[4][1:3] = RED, BLUE
+    file = Image.open(io.BytesIO(video.gif_of(frames, 10)))
+    for i, frame in enumerate(frames):
+        file.seek(i)
+        assert (np.asarray(file.convert("RGB")) == frame).all()
 
 
 @pytest.mark.parametrize("width", [160, 480, 1280])

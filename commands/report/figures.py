@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from PIL import Image
 
+from commands.charts import drawn
 from commands.report.model import Bin, Clip, EpisodePlayed, Scored
 from commands.report.references import Reference
 from commands.report.runs import Curve, Experiment, over_seeds
@@ -358,7 +359,6 @@ def _colours(n: int) -> list[Any]:
 
 
 def _png(figure: Figure) -> bytes:
-    raw, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(raw, dpi=DPI)
-    Image.open(raw).convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    return small.getvalue()
+    file = io.BytesIO()
+    drawn(figure, DPI).quantize(PALETTE, dither=Image.Dither.NONE).save(file, "PNG")
+    return file.getvalue()
