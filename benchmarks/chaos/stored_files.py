@@ -23,7 +23,7 @@ RUN, EXPORT, NEW = "run", "export", "new"
 # Without evaluations: that saves a tenth of the time of the attack, and the same files are read.
 CURVES = (f"{RUN}/progress.csv", f"{RUN}/evaluations.csv", f"{RUN}/config.json")  # what the curves are drawn from
 RESUME = (
-    *("--resume", RUN, "--million_timesteps", "0.0005", "--max_prefs", "14"),
+    *("--resume", RUN, "--million_timesteps", "0.00042", "--max_prefs", "14"),
     *("--eval_interval_million_timesteps", "0"),
 )
 REPORT = ("report", RUN, "--output", NEW)
