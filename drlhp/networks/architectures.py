@@ -180,8 +180,6 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
-    # The filters see 3x3 averages of 2x2 pixels. In averages of 4x4, some steps of the moving dot changed nothing.
-    pool = 2
     # Enlarged, so that two places near each other can mean different things. Else what the moving dot's policy prefers
     # in the centre, where it mostly is, it prefers around it too, and its most likely actions stop short of it.
     scale = 4.0
@@ -200,7 +198,10 @@ class FeaturePoints(nn.Module):
 
     def _points(self, pixels: Tensor) -> Tensor:
         """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""
-        x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 42, 42)
+        # Means of 2x2 pixels, in a third of the time that avg_pool2d takes on a CPU. In means of 4x4, some steps of the
+        # moving dot changed nothing.
+        pairs = pixels[:, :, ::2].short() + pixels[:, :, 1::2]
+        x = (pairs[..., ::2] + pairs[..., 1::2]).float() / 4 / 255  # (B, 1, 42, 42)
         maps = self.filters(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
