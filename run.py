@@ -108,7 +108,7 @@ class Ring:
         self.channels = Channels.create(synchronous=config.synchronous, take_turns=self.take_turns)
         self.here: list[Part] = []  # the parts that run in this process, in the order of their steps
         self.children = Children(self.channels, say)  # the parts that have processes of their own
-        self.watchers = Watchers(config, path)
+        self.watchers = Watchers(config, path, self.channels)
         self.snapshots = Snapshots(config, path, run_id)
         self.inputs = PredictorInputs.of(env_info(config.env_id))
         self.board = self.new_board() if config.uses_preferences else None  # reward predictor -> policy

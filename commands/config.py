@@ -23,7 +23,7 @@ from reward_predictor import PredictorConfig
 
 # Settings of where a run is kept and how it is shown, which do not change its results.
 PARTS = ("prefs", "predictor", "policy", "page")  # in which a config, and config.json, keeps most of its settings
-INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "track", "page")
+INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "track", "metrics", "page")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class RunConfig:
     """Print tracebacks, and more to log.txt."""
     track: Track = "none"
     """Send the curves of TensorBoard, the settings and the command to Weights & Biases or MLflow too."""
+    metrics: str | None = None
+    """Serve the run's numbers to Prometheus at this port of this machine, or at HOST:PORT."""
     prefs: tyro.conf.OmitArgPrefixes[PrefsConfig] = field(default_factory=PrefsConfig)
     predictor: tyro.conf.OmitArgPrefixes[PredictorConfig] = field(default_factory=PredictorConfig)
     policy: tyro.conf.OmitArgPrefixes[PolicyConfig] = field(default_factory=PolicyConfig)

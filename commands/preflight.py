@@ -7,6 +7,7 @@ from pathlib import Path
 from a2c.demonstrations import Demonstrations
 from a2c.runner import random_segment
 from commands.config import RunConfig, gathers
+from commands.metrics import check_metrics
 from commands.resumed import check_resumed
 from commands.trackers import check_tracker
 from drlhp.data.comparison import Comparison
@@ -22,6 +23,8 @@ from pref_interface import teacher_of
 def check_inputs(config: RunConfig) -> None:
     """Raises UserError for what cannot work: environments, stores, teachers, a missing display, a taken port."""
     check_tracker(config.track)
+    if config.metrics:
+        check_metrics(config.metrics)
     info = env_info(config.env_id)
     longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: unknown
     if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:

@@ -1,4 +1,4 @@
-"""Who watches a training run: people at this screen or on the page, and an experiment tracker."""
+"""Who watches a training run: people at this screen or on the page, an experiment tracker, and Prometheus."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.config import RunConfig, settings
+from commands.metrics import Metrics
 from commands.progress import Progress, is_terminal, say
 from commands.run_folder import read_run_id
 from commands.trackers import Outcome
 from commands.tracking import Tracking
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.labelling.gatherers import PreferenceGatherer
-from drlhp.runtime.channels import Episode
+from drlhp.runtime.channels import Channels, Episode
 from drlhp.screens.episode_window import EncodedFrames
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ IDLE_SECONDS = 0.05  # the same without either
 
 
 class Watchers:
-    """Shows the last full episode and the run's progress to the people who watch, and the curves to a tracker.
+    """Shows the last full episode and the run's progress to the people who watch, and the curves to programs.
 
     People may label at this screen or on the page. There the true reward would bias their answers.
     """
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: RunConfig, folder: Path, channels: Channels) -> None:
         self.config, self.folder = config, folder
         self.page: WebGatherer | None = None
         self.teacher_is_person = False
@@ -36,6 +37,7 @@ class Watchers:
         self._window: EpisodeWindow | None = None
         self._film: EpisodeFile | None = None  # shows the page the last full episode
         self._outcome: Outcome = "finished"
+        self._metrics = Metrics(config.metrics, channels) if config.metrics else None
         self._tracking: Tracking | None = None
         if config.track != "none":
             self._tracking = Tracking(config.track, folder, read_run_id(folder), settings(config.as_dict()), say)
@@ -70,13 +72,16 @@ class Watchers:
     def progress(self, *, initial_labels: int, goal_labels: int) -> Progress:
         """Begins the run's progress line."""
         live = is_terminal() and not self.label_here
-        return Progress(
+        progress = Progress(
             self.folder,
             initial_labels=initial_labels,
             goal_labels=goal_labels,
             live=live,
             people_label=self.teacher_is_person,
         )
+        if self._metrics is not None:
+            self._metrics.follow(progress)
+        return progress
 
     def show_episodes(self, episodes: list[Episode]) -> None:
         """Draws the last of these full episodes, and hands them to the page."""
@@ -114,10 +119,12 @@ class Watchers:
             self.page.fail(why)
 
     def close(self) -> None:
-        """Closes the window, and waits for the film that is being written and for the tracker; may be called twice."""
+        """Closes the window, and waits for the film and for those who take numbers; may be called twice."""
         if self._window is not None:
             self._window.close()
         if self._film is not None:
             self._film.close()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._tracking is not None:
             self._tracking.close(self._outcome)

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from drlhp.errors import PrefDBError
 from drlhp.label_server.clips import KEEP_CLIPS, Clips
+from drlhp.label_server.metrics import metrics
 from drlhp.label_server.queue_thread import QueueThread
 from drlhp.label_server.requests import Method, handler
 from drlhp.label_server.routes.asking import Asking
@@ -61,7 +62,12 @@ class LabelApp:
         self.shared = Shared(run_dir, host, labeller, origin, tunnel, QueueThread(db_path), Sessions(token))
         guard = Middleware(Guard, bound=host, public=urlsplit(origin).netloc, framed=framed)
         self.asgi = Starlette(
-            routes=[Route("/", _page), Mount("/static", StaticFiles(directory=STATIC)), *self._routes()],
+            routes=[
+                Route("/", _page),
+                Route("/metrics", metrics(self.shared)),
+                Mount("/static", StaticFiles(directory=STATIC)),
+                *self._routes(),
+            ],
             middleware=[guard],
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _no_route},

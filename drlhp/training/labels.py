@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +37,8 @@ class LabelSet:
         self.weights: dict[int, float] = {}  # of the labels in the loss; empty: each counts 1
         self.newest_seq = 0  # of the answers that were read
         self._seq_sampled: int | None = None  # the newest label that was sampled; None: no label counts as new yet
+        self._came_at = dict[int, float]()  # when each label was received that the policy's weights know nothing of
+        self.lag_seconds = math.nan  # from the last label's coming until the policy got weights that know it
 
     def receive(self) -> None:
         """Catches up with the store if the bell has rung; the disk is the truth, so each label counts once."""
@@ -46,6 +50,7 @@ class LabelSet:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 self.add(label)
+                self._came_at[label.seq] = time.monotonic()
             self.newest_seq = max(self.newest_seq, label.seq)
         for seq in sorted(self.pairs)[: -self.config.label_buffer]:
             del self.pairs[seq]
@@ -116,6 +121,12 @@ class LabelSet:
         order = self.rng.permutation(len(pairs))
         for start in range(0, len(order), size):
             yield [pairs[i] for i in order[start : start + size]]
+
+    def published(self) -> None:
+        """Measures the lag of the labels that were sampled since the last time, as the policy gets what they taught."""
+        known = [seq for seq in self._came_at if self._seq_sampled is not None and seq <= self._seq_sampled]
+        for seq in known:
+            self.lag_seconds = time.monotonic() - self._came_at.pop(seq)
 
     def treat_next_as_new(self) -> None:
         """Lets the labels that arrive from now on come first in `sample`."""

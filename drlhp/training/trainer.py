@@ -177,8 +177,7 @@ class Trainer:
         self.pace.follow(self.channels.agent_steps.value, learns=bool(self.labels.pairs))
         if self.pace.behind:
             self.channels.behind.set()
-        n_batches = self.pace.take_batches()
-        if not n_batches:
+        if not (n_batches := self.pace.take_batches()):
             self._receive()  # though nothing is learned from the labels now, they are counted
             return False
         with self.channels.turns.trainer():  # for all batches: one rollout of PPO makes several due
@@ -282,6 +281,7 @@ class Trainer:
         self._settle()
         if self.spec.board is not None:
             self.spec.board.publish(self.predictor)
+        self.labels.published()
 
     def _measure(self) -> None:
         """Measures the predictor, and writes a point of each curve."""
@@ -311,6 +311,7 @@ class Trainer:
             "training_accuracy": self.measurements.training.accuracy,
             "validation_loss": self.measurements.validation.loss,
             "validation_accuracy": self.measurements.validation.accuracy,
+            "label_lag_seconds": self.labels.lag_seconds,
         }
 
     def save(self) -> Path:

@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 import uvicorn
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http import h11_impl
@@ -360,6 +361,24 @@ def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
     os.chmod(tmp_path / "token", 0o644)
     run_token(tmp_path)
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600, "a copied folder is mended"
+
+
+def test_prometheus_reads_the_numbers_with_the_runs_token_alone(server: Server) -> None:
+    client = server.client()
+    client.answer(client.next()[0], "left", "one")
+    client.post("/api/next", {"n": 2})
+    invited = client.post("/api/invite", {"labeller": "Ada"})[1]["token"]
+    for secret in ("", "Bearer", f"Bearer {'0' * 32}", f"Bearer {invited}", f"Basic {server.token}"):
+        code, body, headers = client.request("GET", "/metrics", headers={"Authorization": secret})
+        assert code == 401 and b"drlhp_" not in body and headers["WWW-Authenticate"] == "Bearer"
+    code, body, _ = server.anonymous().request("GET", "/metrics", headers={"Authorization": f"Bearer {server.token}"})
+    families = text_string_to_metric_families(body.decode())
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    assert code == 200 and values.pop("drlhp_labellers") <= 1, "none if the page was silent for a few seconds"
+    assert values == {
+        **{"drlhp_labels": 1, "drlhp_goal": 60, "drlhp_ready": 57, "drlhp_leased": 2, "drlhp_answers": 1},
+        "drlhp_troubles": 0,
+    }
 
 
 def test_the_cookie_cannot_be_read_by_scripts_or_sent_by_other_pages(server: Server) -> None:
