@@ -153,7 +153,7 @@ class Progress:
         elif predictor.get("pretrained"):
             parts = ["The reward predictor is pretrained"]
         elif predictor.get("epochs"):
-            epochs = f"epoch {predictor['epochs']:.0f} of at most {predictor['max_epochs']:.0f}"
+            epochs = f"epoch {predictor['epochs']:.0f} of {predictor['ends_at_epoch']:.0f} or more"
             parts = [f"Pretraining the reward predictor, {epochs}"]
         elif self.labels < self.goal_labels:
             parts = ["Gathering labels", f"clips {self.clips}"]
@@ -171,7 +171,7 @@ class Progress:
         return " · ".join(parts)
 
     def _stage(self) -> tuple[str, float, float]:
-        """Returns the present stage, its progress, and its end at the latest."""
+        """Returns the present stage, its progress, and its end as far as it is known."""
         a2c, predictor = self.values["a2c"], self.values["reward predictor"]
         if a2c.get("training"):
             return "training", a2c["steps"], a2c["max_steps"]
@@ -180,7 +180,7 @@ class Progress:
         if steps_left := self.values.get("exploration", {}).get("steps_left"):
             return "exploring", -steps_left, 0
         if predictor.get("epochs"):
-            return "pretraining", predictor["epochs"], predictor["max_epochs"]
+            return "pretraining", predictor["epochs"], predictor["ends_at_epoch"]
         if (waits := CLIPS.match(self.clips)) and (not self.goal_labels or waits["labels_wait"]):
             return "gathering clips", int(waits["clips"]), int(waits["all"])
         return "gathering", self.labels, self.initial_labels

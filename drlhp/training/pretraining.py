@@ -40,10 +40,15 @@ class Pretraining:
 
     def is_over(self, n_batches: int) -> bool:
         """Returns whether pretraining is over, given the number of batches in all passes so far."""
-        converged = self.epochs >= self.max_epochs or self.epochs - self._gained[1] >= PATIENCE_EPOCHS
+        converged = self.epochs >= self.ends_at
         if self.n_batches is None:
             return converged
         return n_batches >= self.n_batches and (converged or not self.freeze)
+
+    @property
+    def ends_at(self) -> int:
+        """Returns the pass after which pretraining will be over, unless a pass before it brings a gain that counts."""
+        return min(self.max_epochs, self._gained[1] + PATIENCE_EPOCHS)
 
     def take_best(self) -> dict[str, Any]:
         """Returns the weights with the lowest validation loss, and forgets them."""

@@ -303,7 +303,7 @@ class Trainer:
         return {
             "labels": float(len(self.labels.pairs)),
             "epochs": float(self.pretraining.epochs),
-            "max_epochs": float(self.config.n_initial_epochs),
+            "ends_at_epoch": float(self.pretraining.ends_at),
             "batches": float(self.learner.batches),
             "batches_due": self.pace.due,
             "batches_trained": float(self.pace.trained),

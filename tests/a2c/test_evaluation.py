@@ -394,8 +394,8 @@ def logged(folder: Path) -> str:
 def test_a_pretrained_predictor_is_not_said_to_be_pretrained_still(tmp_path: Path) -> None:
     """As after a resumption, where the policy says its first word later."""
     shown = Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)
-    for pretrained, said in ((0.0, "Pretraining the reward predictor, epoch 3 of at most 9"), (1.0, "is pretrained")):
-        values = {"epochs": 3.0, "max_epochs": 9.0, "pretrained": pretrained}
+    for pretrained, said in ((0.0, "Pretraining the reward predictor, epoch 3 of 9 or more"), (1.0, "is pretrained")):
+        values = {"epochs": 3.0, "ends_at_epoch": 9.0, "pretrained": pretrained}
         shown.update(Report("reward predictor", values), labels=5)
         assert said in shown.line()
     shown.close()
