@@ -36,7 +36,7 @@ class Address:
                 "PGPASSWORD to it, or write it into ~/.pgpass."
             )
         if parts.scheme not in ("postgresql", "postgres") or parts.fragment or "options" in dict(words):
-            raise UserError(f"an address of a store looks like {EXAMPLE}, not {text!r:.100}.")
+            raise UserError(f"an address of a store looks like {EXAMPLE}, and this one does not.")
         schema = dict(words).get("schema", SCHEMA)
         if not NAME.fullmatch(schema):
             raise UserError(

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from drlhp.data.address import Address
 from drlhp.data.schema import SCHEMA_VERSION
 from drlhp.data.store import Rows
-from drlhp.errors import LostConnectionError, PrefDBError, UserError, reason_of
+from drlhp.errors import LostConnectionError, PrefDBError, UserError, naming, reason_of
 
 try:
     import psycopg
@@ -124,6 +124,15 @@ def schema_version(db: Connection, address: Address) -> int:
     return version
 
 
+def join(path: Path, address: str) -> None:
+    """Makes a link to a store, and its folder. Raises UserError if there is no store, or it cannot be opened."""
+    store = PostgresSchema.open(path, address, read_only=True, patience=PATIENCE)
+    store.close()
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.address.link_from(path)
+
+
 class PostgresSchema:
     """An open schema for one thread; a `Store`. Use `open`, or `postgres_copy.make` for a new one.
 
@@ -162,7 +171,7 @@ class PostgresSchema:
         if not store.version:
             store.close()
             raise PrefDBError(
-                f"{store.address} holds no labels: check the address in {path}, or restore a dump of the database"
+                f"{store.address} holds no labels: check the address, make a run with it (--store), or restore a dump"
             )
         return store
 
@@ -274,6 +283,6 @@ class PostgresSchema:
 
     @staticmethod
     def _say(sentence: str) -> None:
-        log.warning(sentence)
+        log.info(sentence)
         if multiprocessing.parent_process() is None:  # else the main process says it too
             print(f"{sentence}.", flush=True)

@@ -150,6 +150,7 @@ def make_store(path: Path, kind: str, env_id: str, length: int, run_id: str = ""
     from drlhp.data.postgres_copy import make
 
     with tempfile.TemporaryDirectory() as folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
         PrefDB.create(Path(folder) / "prefs.db", env_id, length, run_id).close()
         make(path, address or _running()[0].address(), Path(folder) / "prefs.db")
     return path
