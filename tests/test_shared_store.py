@@ -26,6 +26,8 @@ from pref_db import PrefDB
 from tests.labelling.test_queue import ENV_ID, LENGTH, pairs, submission
 from tests.support import ROOT
 from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, here, one_sentence, without_waits
+from tests.support.labelling import Client, running
+from tests.support.labelling import make_store as new_pairs
 from tests.support.postgres import SECRET, PostgresServer, make_store
 
 pytest.importorskip("psycopg")
@@ -84,6 +86,56 @@ def test_an_answer_that_is_committed_late_is_not_passed_by(path: Path) -> None:
         one.join()
         read = [*seen, *db.labels(after=seen[-1].seq)]
     assert {label.comparison_id for label in read} == {a.id, b.id}
+
+
+def test_a_part_that_fails_is_undone_with_the_whole_or_alone(path: Path) -> None:
+    with opened(path) as db:
+        notices = LabelQueue(db).notices
+
+        def fail(*, alone: bool) -> None:
+            with pytest.raises(ValueError), db.transaction(alone=alone):
+                notices.set_setting("half", "done")
+                raise ValueError
+
+        with db.transaction():
+            notices.set_setting("whole", "1")
+            fail(alone=True)
+        assert (notices.setting("whole"), notices.setting("half")) == ("1", None)
+        with pytest.raises(UserError, match="a part of the change failed"), db.transaction():
+            notices.set_setting("whole", "2")
+            fail(alone=False)
+        assert (notices.setting("whole"), notices.setting("half")) == ("1", None)
+
+
+def test_two_label_servers_on_one_store_lose_nothing_and_ask_nobody_twice(tmp_path: Path, postgres: object) -> None:
+    from drlhp.data.postgres import join  # only with its package
+
+    one, other = tmp_path / "one", tmp_path / "other"
+    new_pairs(one, 48, {"repeat_share": "0", "overlap_share": "0"}, kind="postgres")
+    join(other / "prefs.db", (one / "prefs.db").read_text())
+    asked: list[str] = []
+    acknowledged: list[str] = []
+
+    def label(client: Client, name: str) -> None:
+        while leases := client.next(2):
+            for lease in leases:
+                client_id = f"{name}-{lease['comparison_id'][:32]}"
+                code, receipt = client.answer(lease, "left", client_id)
+                assert code == 200 and receipt["status"] == "stored", receipt
+                asked.append(lease["comparison_id"])
+                acknowledged.append(client_id)
+
+    with running(one) as first, running(other) as second:
+        names = [f"p{number}" for number in range(8)]
+        clients = [(first, second)[number % 2].client(name) for number, name in enumerate(names)]
+        people = [threading.Thread(target=label, args=person) for person in zip(clients, names, strict=True)]
+        for person in people:
+            person.start()
+        for person in people:
+            person.join()
+    assert len(asked) == len(set(asked)) == 48
+    with opened(one / "prefs.db") as db:
+        assert {row.client_id for row in db.answers()} == set(acknowledged)
 
 
 # A database that goes away

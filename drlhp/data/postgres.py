@@ -150,7 +150,7 @@ class PostgresSchema:
             patience: seconds.
         """
         self.path, self.address, self.patience = path, address, patience
-        self._read_only, self._depth, self._closed = read_only, 0, False
+        self._read_only, self._depth, self._failed, self._closed = read_only, 0, False, False
         digest = hashlib.sha256(f"drlhp {address.schema}".encode()).digest()
         self._begin_turn = f"BEGIN; SELECT pg_advisory_xact_lock({int.from_bytes(digest[:8], 'big', signed=True)})"
         self._db = Connection(connect(address))
@@ -190,24 +190,35 @@ class PostgresSchema:
         return self.repeated(rows)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
         """Commits at the end, or leaves the store as it was; other writers wait meanwhile.
 
-        A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
+        A transaction inside another one is a part of it, which the outer one commits. If a part fails, it is undone
+        with all of the outer one, or with `alone` by itself, which takes two journeys to the database more.
         Read results inside: an error after the commit would make the caller store the answer again.
         """
         if self._read_only:
             raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
         is_part = self._depth > 0
-        self.repeated(functools.partial(self._carry_out, "SAVEPOINT part" if is_part else self._begin_turn))
+        if is_part and not alone:
+            begin, end, undo = "", "", ""
+        elif is_part:
+            begin, end, undo = "SAVEPOINT part", "RELEASE part", "ROLLBACK TO part"
+        else:
+            begin, end, undo = self._begin_turn, "COMMIT", "ROLLBACK"
+            self._failed = False
+        self.repeated(functools.partial(self._carry_out, begin))
         self._depth += 1
         try:
             with self._explained():
                 yield self._db
-            self._carry_out("RELEASE part" if is_part else "COMMIT")
+            if end and self._failed:
+                raise PrefDBError(f"{self.address} was not changed, because a part of the change failed: try again")
+            self._carry_out(end)
         except BaseException:
+            self._failed = not undo
             with contextlib.suppress(psycopg.Error):
-                self._db.plain.execute("ROLLBACK TO part" if is_part else "ROLLBACK")
+                self._carry_out_plainly(undo)
             raise
         finally:
             self._depth -= 1
@@ -246,6 +257,10 @@ class PostgresSchema:
 
     def _carry_out(self, statement: str) -> None:
         with self._explained():
+            self._carry_out_plainly(statement)
+
+    def _carry_out_plainly(self, statement: str) -> None:
+        if statement:
             self._db.plain.execute(statement)
 
     @contextlib.contextmanager

@@ -50,10 +50,12 @@ class Store(Protocol):
     def read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
         """Returns all rows of a query."""
 
-    def transaction(self) -> contextlib.AbstractContextManager[Statements]:
+    def transaction(self, *, alone: bool = False) -> contextlib.AbstractContextManager[Statements]:
         """Commits at the end, or leaves the store as it was; others wait meanwhile if they want to write.
 
-        A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
+        A transaction inside another one is a part of it, which the outer one commits.
+
+        alone: if such a part fails, the outer transaction can go on without it; otherwise it fails too.
         """
 
     def repeated(self, call: Callable[[], T]) -> T:

@@ -65,10 +65,13 @@ class QueueThread:
 def _results(queue: LabelQueue, calls: Sequence[Callable[[LabelQueue], Any]]) -> list[tuple[Any, Exception | None]]:
     """Returns what each call returns, or what it raises. Raises LostConnectionError: then all have to begin again."""
     results: list[tuple[Any, Exception | None]] = []
-    with queue.db.transaction() if len(calls) > 1 else contextlib.nullcontext():
+    several = len(calls) > 1
+    with queue.db.transaction() if several else contextlib.nullcontext():
         for call in calls:
             try:
-                results.append((call(queue), None))
+                with queue.db.transaction(alone=True) if several else contextlib.nullcontext():
+                    result = call(queue)
+                results.append((result, None))
             except LostConnectionError:
                 raise
             except Exception as error:
