@@ -16,6 +16,7 @@ from drlhp.data.comparison import Answer, Choice, Comparison, Label
 from drlhp.data.horizon import Horizon
 from drlhp.data.rows import (
     ANSWER_COLUMNS,
+    COUNT_LABELS,
     IF_NEW,
     INSERT_ANSWER,
     INSERT_COMPARISON,
@@ -108,6 +109,7 @@ class PrefDB:
         self.segment_length = int(meta["segment_length"])
         self.run_id: str = meta.get("run_id", "")  # of the run that made it; "" in older stores, and in those of no run
         self.horizon = Horizon()
+        self._counted = (0, 0)  # the newest answer that was there when the labels were counted, and their number
 
     @classmethod
     def create(cls, path: str | Path, env_id: str, segment_length: int, run_id: str = "") -> "PrefDB":
@@ -237,10 +239,8 @@ class PrefDB:
 
     def changes(self, after: int) -> list[tuple[int, str, Choice | None]]:
         """Returns seq, comparison id and choice of every row after that seq; a retraction has the choice None."""
-        columns, source = (
-            "seq, comparison_id, choice, preferred, segment_a",
-            "answer JOIN comparison ON id = comparison_id",
-        )
+        columns = "seq, comparison_id, choice, preferred, segment_a"
+        source = "answer JOIN comparison ON id = comparison_id"
         rows = self.read(f"SELECT {columns} FROM {source} WHERE seq > ? ORDER BY seq", (after,))
         return [(seq, comparison_id, Choice.of_columns(*stored)) for seq, comparison_id, *stored in rows]
 
@@ -284,8 +284,14 @@ class PrefDB:
 
     def n_labels(self) -> int:
         """Returns how many effective answers train the predictor."""
-        query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
-        return self.read(query, (self.horizon.seq,))[0][0]
+        if self.horizon.hides:
+            return len(self.labellers())
+        seen, n = self._counted
+        ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen, seen))
+        n += given - taken_back
+        if not self.store.in_transaction:  # which may be undone
+            self._counted = max(newest, seen), n
+        return n
 
     def n_answers(self) -> int:
         """Returns how many effective answers there are, incomparable ones included."""

@@ -292,6 +292,7 @@ def test_catching_up_from_any_point_gives_the_same_labels(db: PrefDB) -> None:
             db.add_answer(asked, choice, teacher="person", supersedes=row.seq if row else None)
         held: dict[int, Label] = {}
         replay(db.labels(), held)
+        assert db.n_labels() == len(held), "as counted on from the last time"
         newest = db.read("SELECT max(seq) FROM answer")[0][0]
         readers.append((newest, held))
     final = {label.seq: label for label in db.labels()}

@@ -26,6 +26,17 @@ SELECT_LABEL = """
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
     FROM answer JOIN comparison ON comparison.id = comparison_id
 """
+# How the number of labels has changed since an answer: the newest answer, labels since then, and those from before that
+# were taken back since then. It is one statement, so that no answer comes between.
+COUNT_LABELS = """
+    SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable')
+        AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq) THEN 1 END), (
+            SELECT count(DISTINCT old.seq) FROM answer AS newer JOIN answer AS old ON old.seq = newer.supersedes
+            WHERE newer.seq > ? AND old.seq <= ? AND old.choice NOT IN ('retracted', 'incomparable')
+            AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
+        )
+    FROM answer WHERE seq > ?
+"""
 
 
 def segment_row(segment: Segment) -> tuple[object, ...]:

@@ -175,6 +175,11 @@ class SqliteFile:
         """Returns what the call returns: there is no connection that could be lost."""
         return call()
 
+    @property
+    def in_transaction(self) -> bool:
+        """Returns whether a transaction has begun and not ended."""
+        return self._connection().in_transaction
+
     def last_seq_given(self) -> int:
         """Returns the seq that an answer got last, also if that answer is not in the file."""
         return int(self.read("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'")[0][0])

@@ -47,6 +47,10 @@ class Store(Protocol):
     def version(self) -> int:
         """Returns the version of the schema."""
 
+    @property
+    def in_transaction(self) -> bool:
+        """Returns whether a transaction of this object has begun and not ended."""
+
     def read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
         """Returns all rows of a query."""
 

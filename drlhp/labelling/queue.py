@@ -21,6 +21,9 @@ from pref_db import PrefDB
 
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
 QUERY_COLUMNS = "comparison_id, kind, need, priority, reason, policy_step, state, created_at"
+# Ends a condition that holds for nearly all rows: PostgreSQL then tries it on one row after the other, in the order in
+# which they are asked, and does not join all of them first.
+AT_ONCE = "LIMIT 1 OFFSET 0"
 ACTIVE_SECONDS = 600.0  # a labeller who answered since then counts as active
 
 
@@ -109,7 +112,7 @@ class LabelQueue:
 
         A pair that is still asked of a second person has its label already.
         """
-        answered = "SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id"
+        answered = f"SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id {AT_ONCE}"
         unanswered = f"SELECT comparison_id FROM query WHERE state = 'ready' AND NOT EXISTS ({answered})"
         return {row[0] for row in self.db.read(unanswered)}
 
@@ -145,17 +148,18 @@ class LabelQueue:
 
     def _best(self, db: Statements, labeller: str) -> NextPair | None:
         """Returns the ready pair that is next for this labeller."""
-        mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ?"
+        mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ? {}"
         # A labeller who has it on lease or has answered it counts once; late answers may be more than needed.
         taken = """
             SELECT count(*) FROM (
                 SELECT labeller FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL
                 UNION SELECT coalesce(labeller, '') FROM effective_answer WHERE comparison_id = query.comparison_id
             ) AS labellers"""
-        answered, leased = mine.format("effective_answer"), mine.format("lease")
+        answered = mine.format("effective_answer", AT_ONCE)
+        never, not_now = mine.format("lease", AT_ONCE), mine.format("lease", f"AND m.closed_at IS NULL {AT_ONCE}")
         free = f"state = 'ready' AND need > ({taken}) AND NOT EXISTS ({answered})"
         order = "ORDER BY priority DESC, policy_step DESC, rowid LIMIT 1"
-        for had in (leased, f"{leased} AND m.closed_at IS NULL"):  # pairs that the labeller never had come first
+        for had in (never, not_now):  # pairs that the labeller never had come first
             select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
             for comparison_id, kind, need in self.db.read(select, (labeller, labeller)):
                 if kind == "normal" and need == 1 and self._to_overlap(labeller, comparison_id):

@@ -64,11 +64,17 @@ def pairs(n: int, *, first_seed: int = 0, colour: bool = True) -> list[Compariso
 
 
 def make_store(
-    folder: Path, n: int, settings: dict[str, str] | None = None, *, colour: bool = True, kind: str = "sqlite"
+    folder: Path,
+    n: int,
+    settings: dict[str, str] | None = None,
+    *,
+    colour: bool = True,
+    kind: str = "sqlite",
+    address: str = "",
 ) -> Path:
     """A run folder's prefs.db with n pairs to ask about, for labellers who know the page and need no tour of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    db = PrefDB.open(new_store(folder / "prefs.db", kind, ENV_ID, STEPS))
+    db = PrefDB.open(new_store(folder / "prefs.db", kind, ENV_ID, STEPS, address=address))
     queue = LabelQueue(db)
     queue.submit(pairs(n, colour=colour))
     for key, value in {"goal": str(n), "tour": "0", **(settings or {})}.items():
