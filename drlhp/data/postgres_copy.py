@@ -135,6 +135,7 @@ def _fill(db: Connection, source: sqlite3.Connection) -> None:
         last = max(last, given) if table == "answer" else last
         if last:
             db.execute("SELECT setval(pg_get_serial_sequence(?, ?), ?)", (table, column, last))
+    db.execute(f"ANALYZE {', '.join(TABLES)}")  # so that the first questions are found by the indexes already
 
 
 def back_up(db: Connection, path: Path) -> None:
