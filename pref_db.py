@@ -1,12 +1,10 @@
-"""The store: segments, comparisons and answers of one run in a SQLite file.
+"""The store: segments, comparisons and answers of one run, in a SQLite file or a PostgreSQL database.
 
 Answers are append-only: an undo or an edit is a new row that supersedes an earlier one. So nothing that a person said
 is lost, and a reader that remembers the last `seq` it saw can always catch up.
 """
 
 import contextlib
-import os
-import sqlite3
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +16,7 @@ from drlhp.data.comparison import Answer, Choice, Comparison, Label
 from drlhp.data.horizon import Horizon
 from drlhp.data.rows import (
     ANSWER_COLUMNS,
+    COUNT_LABELS,
     IF_NEW,
     INSERT_ANSWER,
     INSERT_COMPARISON,
@@ -28,12 +27,13 @@ from drlhp.data.rows import (
     SEGMENT_COLUMNS,
     SELECT_LABEL,
     answer_row,
+    given_seq,
     label_of,
     segment_row,
 )
-from drlhp.data.schema import migrate
 from drlhp.data.segment import CompressedSegment, Segment
-from drlhp.data.sqlite_file import SqliteFile, connect, connect_checked, connect_read_only, explain
+from drlhp.data.sqlite_file import SqliteFile
+from drlhp.data.store import Statements, Store, link_of, repeated
 from drlhp.data.views import STATES_MAGIC
 from drlhp.errors import PrefDBError, UnknownSegmentError
 
@@ -56,17 +56,13 @@ class AnswerRow(Answer):
         return Comparison(self._db.segment(self.a), self._db.segment(self.b), self.flip)
 
 
-def _known(db: sqlite3.Connection, comparison: Comparison, client_id: str | None, horizon: Horizon) -> int | None:
+def _known(db: Statements, comparison: Comparison, client_id: str, horizon: Horizon) -> int | None:
     """Returns the seq of a known client_id, or of an answer to the comparison that is still hidden; None if none is."""
-    if client_id is not None:
-        row = db.execute("SELECT min(seq) FROM answer WHERE client_id = ?", (client_id,)).fetchone()
-    elif horizon.hides:
+    (seq,) = db.execute("SELECT min(seq) FROM answer WHERE client_id = ?", (client_id,)).fetchone()
+    if seq is None and horizon.hides:
         query = "SELECT min(seq) FROM answer WHERE comparison_id = ? AND seq > ?"
-        row = db.execute(query, (comparison.id, horizon.seq)).fetchone()
-    else:
-        return None
-    seq: int | None = row[0]
-    return seq
+        (seq,) = db.execute(query, (comparison.id, horizon.seq)).fetchone()
+    return None if seq is None else int(seq)
 
 
 def _effective_answer(db: "PrefDB", row: tuple) -> AnswerRow:
@@ -97,62 +93,52 @@ def _effective_answer(db: "PrefDB", row: tuple) -> AnswerRow:
     )
 
 
-class PrefDB(SqliteFile):
+class PrefDB:
     """The segments, comparisons and answers of one run; use `create` or `open`.
 
-    One object belongs to one thread; several processes may each open the file, and write in turns. A reader sees every
-    committed answer. Every method raises PrefDBError if the file cannot be read or written, or after `close`.
+    One object belongs to one thread; several processes may each open the store, and write in turns. A reader sees every
+    committed answer. Every method raises PrefDBError if the store cannot be read or written, or after `close`.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, read_only: bool) -> None:
-        super().__init__(path, db, read_only)
+    def __init__(self, store: Store) -> None:
+        self.store, self.path, self.version = store, store.path, store.version
+        self.read, self.transaction, self.close = store.read, store.transaction, store.close
+        self.back_up, self.check_place, self.last_seq_given = store.back_up, store.check_place, store.last_seq_given
         meta = dict(self.read("SELECT key, value FROM meta"))
-        self.version = int(self.read("PRAGMA user_version")[0][0])
         self.env_id: str = meta["env_id"]
         self.segment_length = int(meta["segment_length"])
         self.run_id: str = meta.get("run_id", "")  # of the run that made it; "" in older stores, and in those of no run
         self.horizon = Horizon()
+        self._counted = (0, 0)  # the newest answer that was there when the labels were counted, and their number
 
     @classmethod
     def create(cls, path: str | Path, env_id: str, segment_length: int, run_id: str = "") -> "PrefDB":
-        """Creates a database for segments of at most `segment_length` steps; never overwrites a file.
+        """Creates a file for segments of at most `segment_length` steps; never overwrites one.
 
         Args:
             run_id: names the run that resumes with this store, and with no other one.
         """
-        path = Path(path)
-        if path.exists():
-            raise PrefDBError(f"{path} already exists: resume that run or choose another run name")
-        # Created under another name, so that a process killed half-way leaves no half-made prefs.db.
-        draft = path.with_name(path.name + ".new")
-        try:
-            draft.unlink(missing_ok=True)
-            with contextlib.closing(connect(draft, "mode=rwc")) as db:
-                migrate(db)
-                meta = {"env_id": env_id, "segment_length": str(segment_length), "run_id": run_id}
-                db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-                db.execute("PRAGMA journal_mode = WAL")
-            os.replace(draft, path)
-        except sqlite3.Error as error:
-            raise explain(path, error) from error
-        except OSError as error:
-            reason = error.strerror
-            raise PrefDBError(f"{path} cannot be created ({reason}): choose another folder") from error
-        return cls.open(path)
+        meta = {"env_id": env_id, "segment_length": str(segment_length), "run_id": run_id}
+        return cls(SqliteFile.create(Path(path), meta))
 
     @classmethod
-    def open(cls, path: str | Path, *, read_only: bool = False) -> "PrefDB":
-        """Opens a database. Raises PrefDBError if it is missing, damaged, newer or something else."""
+    def open(cls, path: str | Path, *, read_only: bool = False, patience: float | None = None) -> "PrefDB":
+        """Opens a file, or the database that a link leads to.
+
+        Args:
+            patience: seconds to wait for a database that does not answer any more; None: a minute.
+
+        Raises:
+            PrefDBError: it is missing, damaged, newer or something else, or cannot be reached.
+        """
         path = Path(path)
         if not path.is_file():
             raise PrefDBError(f"{path} does not exist: give the folder of a run, or its prefs.db")
-        try:
-            db = connect_read_only(path) if read_only else connect_checked(path, "mode=rw")
-            if not read_only:
-                migrate(db)
-        except sqlite3.Error as error:
-            raise explain(path, error) from error
-        return cls(path, db, read_only)
+        if (address := link_of(path)) is None:
+            return cls(SqliteFile.open(path, read_only=read_only))
+        from drlhp.data.postgres import PATIENCE, PostgresSchema  # only who uses it needs its package
+
+        return cls(PostgresSchema.open(path, address, read_only=read_only, patience=patience or PATIENCE))
 
     def add_answer(
         self,
@@ -173,26 +159,37 @@ class PrefDB(SqliteFile):
 
         Returns None if the trainer has nothing to do, because an incomparable answer edits nothing.
         """
-        with self.transaction() as db:
-            times = (shown_at, answered_at)
-            seq = self._insert(db, comparison, Choice(choice), teacher, client_id, times, supersedes)
-            return self._stored_label(seq)
+        own_id = client_id or uuid.uuid4().hex  # by which a second try finds what the first one has stored
+
+        def add() -> Label | None:
+            with self.transaction() as db:
+                times = (shown_at, answered_at)
+                seq = self._insert(db, comparison, Choice(choice), teacher, own_id, times, supersedes)
+                return self._stored_label(seq)
+
+        return self.store.repeated(add)
 
     def add_answers(self, answers: Sequence[tuple[Comparison, Choice]], *, teacher: str) -> list[Label | None]:
         """Stores many answers in one transaction, all or none; returns what `add_answer` does, in the same order."""
-        with self.transaction() as db:
-            rest = (teacher, None, (None, None), None)
-            seqs = [self._insert(db, one, Choice(choice), *rest) for one, choice in answers]
-            if self.horizon.hides:
-                self.horizon.move(max([self.horizon.seq, *seqs]), self.newest_seq())
-            return [self._stored_label(seq) for seq in seqs]
+        own_ids = [uuid.uuid4().hex for _ in answers]  # by which a second try finds what the first one has stored
+
+        def add() -> list[Label | None]:
+            with self.transaction() as db:
+                named = zip(answers, own_ids, strict=True)
+                times = (None, None)
+                seqs = [self._insert(db, one, Choice(by), teacher, own_id, times, None) for (one, by), own_id in named]
+                if self.horizon.hides:
+                    self.horizon.move(max([self.horizon.seq, *seqs]), self.newest_seq())
+                return [self._stored_label(seq) for seq in seqs]
+
+        return self.store.repeated(add)
 
     def add_exported(self, answers: Iterable[Answer]) -> None:
         """Stores effective answers of another store, all or none; their segments are stored already."""
         with self.transaction() as db:
             for answer in answers:
                 db.execute(INSERT_COMPARISON + IF_NEW, (answer.comparison_id, answer.a, answer.b))
-                db.execute(INSERT_FULL_ANSWER, answer_row(answer))
+                given_seq(db.execute(INSERT_FULL_ANSWER, answer_row(answer)))
 
     def labels(self, after: int = 0) -> list[Label]:
         """Returns, in order, what a reader that has seen every answer up to seq `after` needs to catch up.
@@ -240,16 +237,10 @@ class PrefDB(SqliteFile):
         """Returns the seq of the newest row of answers; 0 if there is none."""
         return self.read("SELECT coalesce(max(seq), 0) FROM answer")[0][0]
 
-    def last_seq_given(self) -> int:
-        """Returns the seq that an answer got last; unlike `newest_seq`, also if a restored copy lacks that answer."""
-        return self.read("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'")[0][0]
-
     def changes(self, after: int) -> list[tuple[int, str, Choice | None]]:
         """Returns seq, comparison id and choice of every row after that seq; a retraction has the choice None."""
-        columns, source = (
-            "seq, comparison_id, choice, preferred, segment_a",
-            "answer JOIN comparison ON id = comparison_id",
-        )
+        columns = "seq, comparison_id, choice, preferred, segment_a"
+        source = "answer JOIN comparison ON id = comparison_id"
         rows = self.read(f"SELECT {columns} FROM {source} WHERE seq > ? ORDER BY seq", (after,))
         return [(seq, comparison_id, Choice.of_columns(*stored)) for seq, comparison_id, *stored in rows]
 
@@ -267,6 +258,7 @@ class PrefDB(SqliteFile):
         query = f"SELECT {columns} FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ? ORDER BY seq"
         return self.read(query, (self.horizon.seq,))
 
+    @repeated
     def add_segments(self, segments: Sequence[Segment]) -> None:
         """Stores segments without asking about them, in one commit; stored segments stay as they are."""
         with self.transaction() as db:
@@ -292,8 +284,14 @@ class PrefDB(SqliteFile):
 
     def n_labels(self) -> int:
         """Returns how many effective answers train the predictor."""
-        query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
-        return self.read(query, (self.horizon.seq,))[0][0]
+        if self.horizon.hides:
+            return len(self.labellers())
+        seen, n = self._counted
+        ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen, seen))
+        n += given - taken_back
+        if not self.store.in_transaction:  # which may be undone
+            self._counted = max(newest, seen), n
+        return n
 
     def n_answers(self) -> int:
         """Returns how many effective answers there are, incomparable ones included."""
@@ -301,11 +299,11 @@ class PrefDB(SqliteFile):
 
     def _insert(
         self,
-        db: sqlite3.Connection,
+        db: Statements,
         comparison: Comparison,
         choice: Choice,
         teacher: str,
-        client_id: str | None,
+        client_id: str,
         times: tuple[float | None, float | None],
         supersedes: int | None,
     ) -> int:
@@ -321,18 +319,16 @@ class PrefDB(SqliteFile):
         shown_at, answered_at = times
         answered_at = time.time() if answered_at is None else answered_at
         left = b if comparison.flip else a
-        values = (client_id or uuid.uuid4().hex, comparison.id, teacher, *choice.columns(a, b), left)
-        seq = db.execute(INSERT_ANSWER, (*values, shown_at, answered_at, supersedes)).lastrowid
-        assert seq is not None
-        return seq
+        values = (client_id, comparison.id, teacher, *choice.columns(a, b), left)
+        return given_seq(db.execute(INSERT_ANSWER, (*values, shown_at, answered_at, supersedes)))
 
-    def insert_comparison(self, db: sqlite3.Connection, comparison: Comparison) -> None:
+    def insert_comparison(self, db: Statements, comparison: Comparison) -> None:
         """Inserts the question and its segments, if they are new, in the caller's transaction."""
         for segment in (comparison.a, comparison.b):
             self.insert_segment(db, segment)
         db.execute(INSERT_COMPARISON + IF_NEW, (comparison.id, comparison.a.id, comparison.b.id))
 
-    def insert_segment(self, db: sqlite3.Connection, segment: Segment) -> None:
+    def insert_segment(self, db: Statements, segment: Segment) -> None:
         """Inserts a segment, or the drawn clip that a stored one lacks, in the caller's transaction."""
         if segment.env_id != self.env_id or len(segment) > self.segment_length:
             theirs, ours = f"{segment.env_id}, {len(segment)} steps", f"{self.env_id}, {self.segment_length}"
@@ -373,7 +369,7 @@ def merge(into: PrefDB, other_path: str | Path) -> int:
         return into.n_labels() - before
 
 
-def _copy_answers(db: sqlite3.Connection, answers: list[tuple]) -> None:
+def _copy_answers(db: Statements, answers: list[tuple]) -> None:
     """Inserts rows of another store, seq first, with new seqs."""
     here = dict(db.execute("SELECT client_id, seq FROM answer"))
     seqs: dict[int | None, int | None] = {None: None}  # their seq -> ours
@@ -383,4 +379,4 @@ def _copy_answers(db: sqlite3.Connection, answers: list[tuple]) -> None:
         else:
             supersedes = 7  # its place among the values
             values[supersedes] = seqs[values[supersedes]]
-            seqs[seq] = db.execute(INSERT_FULL_ANSWER, (client_id, *values)).lastrowid
+            seqs[seq] = given_seq(db.execute(INSERT_FULL_ANSWER, (client_id, *values)))

@@ -21,9 +21,11 @@ from envs import env_info
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 
-# Settings of where a run is kept and how it is shown, which do not change its results.
 PARTS = ("prefs", "predictor", "policy", "page")  # in which a config, and config.json, keeps most of its settings
-INCIDENTAL = ("config", "run_name", "log_dir", "resume", "render_episodes", "debug", "track", "metrics", "page")
+# Settings of where a run is kept and how it is shown, which do not change its results.
+INCIDENTAL = (
+    *("config", "run_name", "log_dir", "store", "resume", "render_episodes", "debug", "track", "metrics", "page"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class RunConfig:
     """Name of the run's folder; by default the environment and the time."""
     log_dir: str = LOG_DIR
     """Folder that holds the run folders."""
+    store: str | None = None
+    """Address of a PostgreSQL database for the labels, which people on several machines can then give:
+    postgresql://USER@HOST/DATABASE?schema=NAME, with a schema for each run, by default drlhp. The password comes from
+    PGPASSWORD or ~/.pgpass. By default the labels are in a file of the run folder."""
     resume: str | None = None
     """Run folder to resume from its newest checkpoints; its settings hold unless a flag says otherwise."""
     render_episodes: bool = False

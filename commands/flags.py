@@ -17,6 +17,7 @@ from commands.rules import check_ensemble, validate
 from commands.run_folder import read_config, read_record
 from drlhp.cli.arguments import ABSENT, lacks, value_of
 from drlhp.cli.runs import find_run
+from drlhp.data.address import Address
 from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.runtime import checkpoint
@@ -141,6 +142,12 @@ def _check_place(folder: Path, first: RunConfig, named: frozenset[str]) -> None:
 def _check_changes(before: RunConfig, now: RunConfig) -> None:
     """Raises UserError if a flag changes a setting that a resumed run has to keep."""
     old, new = settings(before.as_dict()), settings(now.as_dict())
+    if now.store != before.store:
+        place = Path(now.resume or "") / "prefs.db"
+        raise UserError(
+            f"--store stays {before.store} in a resumed run; leave it out, and write the new address of a database "
+            f"that has moved into {place}."
+        )
     for name in FIXED:
         if new[name] != old[name]:
             raise UserError(f"--{name} stays {old[name]} in a resumed run; leave it out, or start a new run.")
@@ -162,6 +169,7 @@ def _in_full(config: RunConfig) -> RunConfig:
     return dataclasses.replace(
         config,
         env_id=env_info(with_key(config.env_id, config.observation_key)).env_id,
+        store=str(Address.parse(config.store)) if config.store else config.store,
         resume=place(config.resume),
         prefs=dataclasses.replace(prefs, load_prefs_dir=place(prefs.load_prefs_dir)),
         policy=dataclasses.replace(policy, load_policy_ckpt_dir=place(policy.load_policy_ckpt_dir)),

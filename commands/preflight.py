@@ -53,6 +53,10 @@ def check_inputs(config: RunConfig) -> None:
             raise UserError(
                 f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
             )
+    if config.store and not config.resume:
+        from drlhp.data.postgres_copy import check_free  # only who uses it needs its package
+
+        check_free(config.run_path() / "prefs.db", config.store)
     if config.policy.demonstrations and not config.resume and config.mode != "pretrain_reward_predictor":
         Demonstrations.load(Path(config.policy.demonstrations), info)
     if gathers(config) and config.prefs.synthetic_prefs:

@@ -127,9 +127,11 @@ def _check_store(config: RunConfig, folder: Path, run_id: str, seen: int) -> int
     with contextlib.closing(PrefDB.open(path, read_only=True)) as db:
         check_own(db, path, config, run_id)
         if db.last_seq_given() < seen:
+            lost = f"has lost answers: it ends with number {db.last_seq_given()}, and this run has seen number {seen}"
+            if config.store:
+                raise PrefDBError(f"{config.store} {lost}; restore a newer dump of the database.")
             raise PrefDBError(
-                f"{path} has lost answers: it ends with number {db.last_seq_given()}, and this run has seen number "
-                f"{seen}; put back the prefs.db-wal that lay beside it, or go on with what is there by "
+                f"{path} {lost}; put back the prefs.db-wal that lay beside it, or go on with what is there by "
                 f"`python run.py restore {shlex.quote(str(folder))} {shlex.quote(str(folder))}`."
             )
         return db.n_labels()

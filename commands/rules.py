@@ -48,10 +48,13 @@ def _check_places(config: RunConfig) -> None:
         "load_reward_predictor_ckpt_dir": config.predictor.load_reward_predictor_ckpt_dir,
         "load_policy_ckpt_dir": config.policy.load_policy_ckpt_dir,
         "demonstrations": config.policy.demonstrations,
+        "store": config.store,
     }
     for name, place in places.items():
         if place == "":  # the shell's value of a variable that is not set
             raise UserError(f"--{name} must name a file or folder, not ''; leave it out to do without.")
+    if config.store and not config.uses_preferences:
+        raise UserError("--store is for labels, and this run asks for none; leave it out.")
 
 
 def _check_teacher(config: RunConfig) -> None:

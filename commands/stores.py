@@ -23,7 +23,8 @@ def prepare_store(config: RunConfig, path: Path, run_id: str) -> int:
 def _make(config: RunConfig, path: Path, run_id: str) -> None:
     """Makes a store that holds the labels of --load_prefs_dir.
 
-    It is made elsewhere first: a run that stops or fails meanwhile is then resumed with all labels, not with none.
+    It is made elsewhere first, also for --store: a run that stops or fails meanwhile is then resumed with all labels,
+    not with none.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as draft:
         made = PrefDB.create(Path(draft) / path.name, config.env_id, config.prefs.clip_steps, run_id)
@@ -33,6 +34,11 @@ def _make(config: RunConfig, path: Path, run_id: str) -> None:
                 n_loaded = merge(db, store_path(place))
                 print(f"{n_loaded} labels loaded from {place}", flush=True)
             give_task(db)
+        if config.store:
+            from drlhp.data.postgres_copy import make  # only who uses it needs its package
+
+            make(path, config.store, db.path)
+            return
         log_of_writes = db.path.with_name(f"{path.name}-wal")
         if log_of_writes.exists() and log_of_writes.stat().st_size:  # it holds what the file had no room for
             raise UserError(f"{path} cannot be made, the disk is full: free some space and resume the run.")

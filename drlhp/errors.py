@@ -48,6 +48,10 @@ class PrefDBError(UserError):
     """The store fails in a way that the user can fix; the message is one sentence with the fix."""
 
 
+class LostConnectionError(PrefDBError):
+    """The connection to the store was lost; what was not committed has to begin again."""
+
+
 class DamagedStoreError(PrefDBError):
     """The store itself is damaged, or rows of it are missing; what is whole can be salvaged."""
 

@@ -15,8 +15,9 @@ from drlhp.runtime.start import LARGE_LIBRARIES
 
 # A process has one display: a window that opens in it goes to the display of the first window.
 from tests.support.display import display
+from tests.support.postgres import postgres, shared_postgres, store_kind
 
-__all__ = ["display"]  # a fixture: pytest finds it by name
+__all__ = ["display", "postgres", "shared_postgres", "store_kind"]  # fixtures: pytest finds them by name
 
 # The tests' own arithmetic is tiny: one thread is faster than two that wait for each other on a busy machine.
 torch.set_num_threads(1)

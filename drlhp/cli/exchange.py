@@ -67,6 +67,9 @@ class ImportConfig:
     """Folder for the new prefs.db, which `--load_prefs_dir` takes."""
     env_id: str | None = None
     """Environment of the pickles, which do not say it."""
+    store: str | None = None
+    """Address of a PostgreSQL database for the labels, postgresql://USER@HOST/DATABASE?schema=NAME, in place of a file;
+    the new prefs.db leads to it."""
 
 
 def export_command(arguments: list[str]) -> None:
@@ -98,14 +101,18 @@ def import_command(arguments: list[str]) -> None:
     folder, target = Path(config.folder), Path(config.output)
     if (target / "prefs.db").exists():
         raise UserError(f"{target} holds a prefs.db already; give --output another folder.")
+    if config.store is not None:
+        from drlhp.data.postgres_copy import check_free  # only who uses it needs its package
+
+        check_free(target / "prefs.db", config.store)
     legacy = [folder / name for name in LEGACY_FILES if (folder / name).exists()]
     if legacy and not (folder / "labels.jsonl").exists():
         if config.env_id is None:
             raise UserError(f"{legacy[0]} does not say of which environment it is; add --env_id.")
         with converted(legacy, config.env_id) as exported:
-            n_labels = import_folder(exported, target)
+            n_labels = import_folder(exported, target, config.store)
     else:
-        n_labels = import_folder(folder, target)
+        n_labels = import_folder(folder, target, config.store)
     place = shlex.quote(config.output)
     print(f"{n_labels} labels in {target / 'prefs.db'}. Train on them with --load_prefs_dir {place}", flush=True)
 
@@ -197,8 +204,10 @@ def _as_seen(row: dict[str, Any]) -> dict[str, str]:
     return {"answer": side_of(Choice(row["choice"]), flip=row["flip"]), "left": left, "right": right}
 
 
-def import_folder(folder: Path, target: Path) -> int:
+def import_folder(folder: Path, target: Path, address: str | None = None) -> int:
     """Makes a new store from an exported folder; returns its number of labels. All files are checked beforehand.
+
+    address: of a PostgreSQL database for it; None: it is a file.
 
     Raises UserError that says what is wrong, and in which file.
     """
@@ -214,7 +223,8 @@ def import_folder(folder: Path, target: Path) -> int:
             raise UserError(f"{file} has other observations or actions than {files[0].name}; import them apart.")
     ids = {file.stem for file in files}
     rows = _load_rows(folder / "labels.jsonl", ids)
-    return _make_store(target, env_id, length, (read_segment(file, n_actions) for file in files), rows)
+    segments = (read_segment(file, n_actions) for file in files)
+    return _make_store(target, (env_id, length), segments, rows, address)
 
 
 def _about(file: Path) -> tuple[str, int]:
@@ -316,23 +326,37 @@ def _answer(row: dict[str, Any]) -> Answer:
     return Answer(**{**fields, "choice": Choice(row["choice"])})
 
 
-def _make_store(target: Path, env_id: str, length: int, segments: Iterable[Segment], rows: list[dict[str, Any]]) -> int:
+def _make_store(
+    target: Path, form: tuple[str, int], segments: Iterable[Segment], rows: list[dict[str, Any]], address: str | None
+) -> int:
     """Makes a new store of these segments and answers, or none if that fails; returns its number of labels."""
-    is_new = not target.exists()
+    is_new, place = not target.exists(), target / "prefs.db"
     _make_folder(target)
-    db = PrefDB.create(target / "prefs.db", env_id, length)
+    db = PrefDB.create(place if address is None else target / "prefs.db.imported", *form)
     try:
         with db.transaction():
             for segment in segments:
                 db.add_segments([segment])
             db.add_exported(_answer(row) for row in rows)
-        return db.n_labels()
+        n_labels = db.n_labels()
+        if address is not None:
+            from drlhp.data.postgres_copy import make  # only who uses it needs its package
+
+            db.close()
+            make(place, address, db.path)
+            _remove(db.path)
+        return n_labels
     except BaseException:
         db.close()
-        for suffix in ("", "-wal", "-shm"):
-            (target / f"prefs.db{suffix}").unlink(missing_ok=True)
+        _remove(db.path)
         if is_new:
             target.rmdir()
         raise
     finally:
         db.close()
+
+
+def _remove(store: Path) -> None:
+    """Removes a closed SQLite file, and what lies beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        store.with_name(store.name + suffix).unlink(missing_ok=True)

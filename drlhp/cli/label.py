@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -59,6 +60,9 @@ class LabelConfig:
     labeller: str | None = None
     """Your nickname, kept with your answers; the page asks others for theirs. By default the teacher's name, else
     `me`, or `helper` beside a run, whose own screen has a `me`."""
+    store: str | None = None
+    """Address of the store of a run elsewhere, postgresql://USER@HOST/DATABASE?schema=NAME: makes RUN, a folder that
+    leads to it. Later, `label RUN` is enough."""
     seed: Annotated[int, SEED] = 0
     """Seed of the draw of the pairs, and of what a teacher leaves to chance."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
@@ -103,17 +107,17 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
         trouble: what does not work in the run, shown to the labellers on the page.
     """
     config = read_arguments(LabelConfig, "label", arguments, needs={"run": "RUN"}, example="RUN")
-    run = find_run(config.run)
-    path = store_path(run)
-    beside = in_use(path.parent)
+    run = Path(config.run) if config.store is not None else find_run(config.run)
     teacher = teacher_of(config)
-    usual = teacher.name[-MAX_NICKNAME:] if teacher is not None else "helper" if beside else LABELLER
-    labeller = config.labeller or usual
-    check_labeller(labeller)
+    named = config.labeller or (teacher.name[-MAX_NICKNAME:] if teacher is not None else None)
+    check_labeller(named or LABELLER)
     config.page.check()
     check(config, "--")
+    path = joined(run, config.store) if config.store is not None else store_path(run)
     db = PrefDB.open(path)
     try:
+        beside = goes_on(db)
+        labeller = usual = named or ("helper" if beside else LABELLER)
         check_segments(db, teacher, beside=beside)
         give_task(db)
         give_settings(LabelQueue(db), config, beside=beside)
@@ -129,7 +133,7 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
                 labeller = free_name(LabelQueue(db), usual)
             gatherer = in_person(config.ui, db, labeller)
         try:
-            label(db, gatherer, config, run_goes_on=lambda: in_use(path.parent))
+            label(db, gatherer, config, run_goes_on=lambda: goes_on(db))
         finally:  # This runs after Ctrl-C too, with which most people end the command.
             gatherer.close()
             if config.ui != "web":  # The page's gatherer has told the other processes already.
@@ -140,6 +144,22 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
             print(f"{n} labels in {path}, {change}. Train on them with --load_prefs_dir {place}", flush=True)
     finally:
         db.close()
+
+
+def joined(run: Path, address: str) -> Path:
+    """Makes the folder that leads to the store of a run elsewhere; returns the link. Raises UserError."""
+    path = run / "prefs.db"
+    if path.exists():
+        raise UserError(f"{path.parent} has a store already; leave out --store, or give RUN another name.")
+    from drlhp.data.postgres import join  # only who uses it needs its package
+
+    join(path, address)
+    return path
+
+
+def goes_on(db: PrefDB) -> bool:
+    """Returns whether a run uses the store: it holds the folder, or it runs on another machine and has just said so."""
+    return in_use(db.path.parent) or (db.store.look_seconds > 0 and Notices(db).goes_on("run"))
 
 
 def in_person(ui: Ui, db: PrefDB, labeller: str) -> PreferenceGatherer:

@@ -15,6 +15,7 @@ from drlhp.cli.arguments import read_arguments
 from drlhp.cli.runs import find_run
 from drlhp.data.salvage import salvage
 from drlhp.data.sqlite_file import is_open_elsewhere
+from drlhp.data.store import link_of
 from drlhp.errors import PrefDBError, UserError
 from drlhp.runtime.locks import in_use
 from pref_db import PrefDB, store_path
@@ -57,6 +58,9 @@ def places(arguments: list[str]) -> tuple[Path, Path]:
     needs = {"run": "RUN", "source": "FROM"}
     config = read_arguments(RestoreConfig, "restore", arguments, needs=needs, example="RUN copy/prefs.db")
     run, source = find_run(config.run), store_path(find_run(config.source))
+    for place in (source, run / "prefs.db"):
+        if place.is_file() and (address := link_of(place)):
+            raise UserError(f"{place} leads to {address}; restore that with the programs of PostgreSQL (pg_restore).")
     if not source.is_file():
         raise UserError(f"{source} does not exist; give a copy of the run's prefs.db, or {run} to keep what is whole.")
     return run, source

@@ -6,6 +6,7 @@ import json
 
 from drlhp.data.comparison import MU, Answer, Choice, Label, is_validation
 from drlhp.data.segment import Segment
+from drlhp.data.store import Rows
 from drlhp.data.views import compress
 
 IF_NEW = " ON CONFLICT (id) DO NOTHING"
@@ -13,15 +14,28 @@ SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, vi
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_COMPARISON = "INSERT INTO comparison (id, segment_a, segment_b) VALUES (?, ?, ?)"
 ANSWER_COLUMNS = "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
-INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
 # What a labeller's page or terminal adds; see drlhp.labelling.answer_log.
 LABELLER_COLUMNS = "labeller, lease_token, watched_ms, replays, speed, late, flag, note"
 NO_LABELLER = "NULL, NULL, NULL, 0, 1.0, 0, 0, ''"  # the same for a file of schema version 1
-INSERT_FULL_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}, {LABELLER_COLUMNS}) VALUES ({', '.join('?' * 17)})"
+INSERT_FULL_ANSWER = (
+    f"INSERT INTO answer ({ANSWER_COLUMNS}, {LABELLER_COLUMNS}) VALUES ({', '.join('?' * 17)}) RETURNING seq"
+)
 SELECT_LABEL = """
     SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
     FROM answer JOIN comparison ON comparison.id = comparison_id
+"""
+# How the number of labels has changed since an answer: the newest answer, labels since then, and those from before that
+# were taken back since then. It is one statement, so that no answer comes between.
+COUNT_LABELS = """
+    SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable')
+        AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq) THEN 1 END), (
+            SELECT count(DISTINCT old.seq) FROM answer AS newer JOIN answer AS old ON old.seq = newer.supersedes
+            WHERE newer.seq > ? AND old.seq <= ? AND old.choice NOT IN ('retracted', 'incomparable')
+            AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
+        )
+    FROM answer WHERE seq > ?
 """
 
 
@@ -49,3 +63,8 @@ def label_of(row: tuple) -> Label:
     choice = Choice.of_columns(stored, preferred, a)
     mu = None if choice is None else MU.get(choice)
     return Label(seq, comparison_id, a, b, mu, is_validation(comparison_id), supersedes)
+
+
+def given_seq(inserted: Rows) -> int:
+    """Returns the seq of an answer from the outcome of its INSERT."""
+    return int(inserted.fetchall()[0][0])  # all rows: an unfinished statement would keep SQLite from committing

@@ -114,7 +114,7 @@ def migrate(db: sqlite3.Connection) -> None:
     try:
         db.execute("BEGIN IMMEDIATE")
         for version in range(_version(db), SCHEMA_VERSION):  # read again: another process may have been first
-            for statement in _statements(VERSIONS[version]):
+            for statement in statements_of(VERSIONS[version]):
                 db.execute(statement)
         db.execute("COMMIT")
     finally:
@@ -127,7 +127,7 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _statements(script: str) -> list[str]:
+def statements_of(script: str) -> list[str]:
     """Returns the statements of a script; unlike `executescript`, the caller runs them in its own transaction."""
     statements, rest = [], ""
     for line in script.splitlines(keepends=True):

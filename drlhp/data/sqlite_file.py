@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from drlhp.data.damage import damage
-from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION
+from drlhp.data.schema import APPLICATION_ID, SCHEMA_VERSION, migrate
 from drlhp.errors import DamagedStoreError, PrefDBError
 from drlhp.runtime.locks import leads_to
 
+T = TypeVar("T")
 BUSY_SECONDS = 10.0
 # An old log of writes beside a good copy would damage that too.
 DAMAGED = (
@@ -124,7 +127,9 @@ def remove_empty_log(path: Path) -> None:
 
 
 class SqliteFile:
-    """An open file for one thread. Every method raises PrefDBError if the file fails, or after `close`."""
+    """An open file for one thread; a `Store`. Use `create` or `open`."""
+
+    look_seconds = 0.0  # a look costs some microseconds
 
     def __init__(self, path: Path, db: sqlite3.Connection, read_only: bool) -> None:
         self.path = path
@@ -132,6 +137,52 @@ class SqliteFile:
         self._read_only = read_only
         self._file, self._folder = path.stat(), path.absolute().parent.stat()
         self._trouble = ""  # what `check_place` has found
+        self.version = int(self.read("PRAGMA user_version")[0][0])
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, str]) -> SqliteFile:
+        """Makes a new file that holds `meta`, and opens it; never overwrites one. Raises PrefDBError."""
+        if path.exists():
+            raise PrefDBError(f"{path} already exists: resume that run or choose another run name")
+        # Created under another name, so that a process killed half-way leaves no half-made prefs.db.
+        draft = path.with_name(path.name + ".new")
+        try:
+            draft.unlink(missing_ok=True)
+            with contextlib.closing(connect(draft, "mode=rwc")) as db:
+                migrate(db)
+                db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+                db.execute("PRAGMA journal_mode = WAL")
+            os.replace(draft, path)
+        except sqlite3.Error as error:
+            raise explain(path, error) from error
+        except OSError as error:
+            reason = error.strerror
+            raise PrefDBError(f"{path} cannot be created ({reason}): choose another folder") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> SqliteFile:
+        """Opens a file. Raises PrefDBError if it is damaged, newer or something else."""
+        try:
+            db = connect_read_only(path) if read_only else connect_checked(path, "mode=rw")
+            if not read_only:
+                migrate(db)
+        except sqlite3.Error as error:
+            raise explain(path, error) from error
+        return cls(path, db, read_only)
+
+    def repeated(self, call: Callable[[], T]) -> T:
+        """Returns what the call returns: there is no connection that could be lost."""
+        return call()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Returns whether a transaction has begun and not ended."""
+        return self._connection().in_transaction
+
+    def last_seq_given(self) -> int:
+        """Returns the seq that an answer got last, also if that answer is not in the file."""
+        return int(self.read("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'")[0][0])
 
     def close(self) -> None:
         """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice.
@@ -166,10 +217,11 @@ class SqliteFile:
             raise explain(self.path, error) from error
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
         """Commits (with fsync) at the end, or leaves the file as it was.
 
-        A transaction inside another one is a part of it: the outer one commits it; if it fails, it is undone alone.
+        A transaction inside another one is a part of it, which the outer one commits. If it fails, it is undone alone,
+        also without `alone`.
         Read results inside: an error after the commit would make the caller store the answer again.
 
         Raises PrefDBError, also after the commit if the file is not at its place any more.

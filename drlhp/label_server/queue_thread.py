@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from drlhp.errors import LostConnectionError
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 
 T = TypeVar("T")
+# Seconds to wait for a database that does not answer. Then people get a sentence, and their pages ask again.
+PATIENCE = 2.0
 
 
 class QueueThread:
@@ -41,15 +44,9 @@ class QueueThread:
         calls = []
         while self._calls:
             calls.append(self._calls.popleft())
-        results: list[tuple[Any, Exception | None]] = []
         try:
-            self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path))
-            with self._queue.db.transaction() if len(calls) > 1 else contextlib.nullcontext():
-                for call, _ in calls:
-                    try:
-                        results.append((call(self._queue), None))
-                    except Exception as error:
-                        results.append((None, error))
+            queue = self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path, patience=PATIENCE))
+            results = queue.db.store.repeated(lambda: _results(queue, [call for call, _ in calls]))
         except Exception as error:
             results = [(None, error)] * len(calls)
         for (_, done), (result, failure) in zip(calls, results, strict=True):
@@ -63,6 +60,23 @@ class QueueThread:
     def _close_queue(self) -> None:
         if self._queue is not None:
             self._queue.db.close()
+
+
+def _results(queue: LabelQueue, calls: Sequence[Callable[[LabelQueue], Any]]) -> list[tuple[Any, Exception | None]]:
+    """Returns what each call returns, or what it raises. Raises LostConnectionError: then all have to begin again."""
+    results: list[tuple[Any, Exception | None]] = []
+    several = len(calls) > 1
+    with queue.db.transaction() if several else contextlib.nullcontext():
+        for call in calls:
+            try:
+                with queue.db.transaction(alone=True) if several else contextlib.nullcontext():
+                    result = call(queue)
+                results.append((result, None))
+            except LostConnectionError:
+                raise
+            except Exception as error:
+                results.append((None, error))
+    return results
 
 
 def _settle(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:

@@ -5,7 +5,6 @@ Times are unix seconds (UTC).
 
 from __future__ import annotations
 
-import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from drlhp.data.comparison import Choice, Side, choice_of, side_of
-from drlhp.data.rows import INSERT_FULL_ANSWER
+from drlhp.data.rows import INSERT_FULL_ANSWER, given_seq
+from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answers import PERSON, HistoryRow, Lease, Receipt, Submission, SubmissionError
 from drlhp.labelling.leases import Leases
 from pref_db import PrefDB
@@ -35,6 +35,7 @@ class AnswerLog:
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock, self.leases = db, clock, Leases(db, clock)
 
+    @repeated
     def add(self, submission: Submission) -> Receipt:
         """Stores an answer; it is on disk when this returns. An answer from the future is stored as given now.
 
@@ -72,6 +73,7 @@ class AnswerLog:
             self._settle(db, submission.comparison_id)
             return Receipt("late" if late else "stored", seq, submission.choice)
 
+    @repeated
     def edit(
         self,
         client_id: str,
@@ -105,17 +107,25 @@ class AnswerLog:
             said = (row.flag if flag is None else flag, row.note if note is None else note)
             return self.add(Submission(*about, *looked, *said, supersedes=seq))
 
-    def undo(self, labeller: str) -> Lease | None:
+    def undo(self, labeller: str, client_id: str | None = None) -> Lease | None:
         """Takes the labeller's `newest` answer back; returns its pair's lease, open again, or None without an answer.
 
         That pair is the labeller's next one, with the same sides.
+
+        client_id: of the caller's choice; a known one changes nothing.
         """
+        own_id = client_id or uuid.uuid4().hex  # by which a second try finds what the first one has stored
+        return self.db.store.repeated(lambda: self._undo(labeller, own_id))
+
+    def _undo(self, labeller: str, client_id: str) -> Lease | None:
         now = self.clock()
         with self.db.transaction() as db:
+            if known := self._row("client_id = ?", (client_id,)):
+                return self.leases.get(known["lease_token"])
             row = self.newest(labeller)
             if row is None:
                 return None
-            blank = Submission(uuid.uuid4().hex, row.token, row.comparison_id, labeller, "equal", now, now)
+            blank = Submission(client_id, row.token, row.comparison_id, labeller, "equal", now, now)
             self._insert(db, blank, "retracted", None, row.left, False, supersedes=row.seq)
             self._settle(db, row.comparison_id)
             return self.leases.reopen(row.token)
@@ -201,7 +211,7 @@ class AnswerLog:
 
     @staticmethod
     def _insert(
-        db: sqlite3.Connection,
+        db: Statements,
         submission: Submission,
         stored: str,
         preferred: str | None,
@@ -214,16 +224,14 @@ class AnswerLog:
         about = (one.client_id, one.comparison_id, one.teacher, stored, preferred, left)
         times = (None if stored == "retracted" else one.shown_at, one.answered_at, supersedes or one.supersedes)
         labeller = (one.labeller, one.token, one.watched_ms, one.replays, one.speed, late, one.flag, one.note)
-        seq = db.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller)).lastrowid
-        assert seq is not None
-        return seq
+        return given_seq(db.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller)))
 
     @staticmethod
-    def _settle(db: sqlite3.Connection, comparison_id: str) -> None:
+    def _settle(db: Statements, comparison_id: str) -> None:
         """Marks a query as done while enough people have answered it, even if it was withdrawn before."""
-        labellers = "SELECT count(DISTINCT coalesce(labeller, '')) FROM effective_answer WHERE comparison_id = ?1"
+        labellers = "SELECT count(DISTINCT coalesce(labeller, '')) FROM effective_answer WHERE comparison_id = ?"
         state = f"CASE WHEN ({labellers}) >= need THEN 'done' ELSE 'ready' END"
-        db.execute(f"UPDATE query SET state = {state} WHERE comparison_id = ?1", (comparison_id,))
+        db.execute(f"UPDATE query SET state = {state} WHERE comparison_id = ?", (comparison_id, comparison_id))
 
 
 def _history_row(row: Mapping[str, Any]) -> HistoryRow:

@@ -132,7 +132,7 @@ class QueueGatherer:
 
     def __init__(self, db: PrefDB, who: Who = "run") -> None:
         self.db, self.queue, self.who = db, LabelQueue(db), who
-        self._told, self._told_at = "", 0.0
+        self._told, self._told_at, self._look_at = "", 0.0, 0.0
         self._last_seq = db.newest_seq()
         self.pending: Collection[str] = ()
         self._look()
@@ -146,6 +146,10 @@ class QueueGatherer:
         self._look()
 
     def drain(self) -> list[Answered]:
+        now = time.monotonic()
+        if now < self._look_at:
+            return []
+        self._look_at = now + self.db.store.look_seconds
         rows = self.db.changes(after=self._last_seq)
         if not rows:
             return []

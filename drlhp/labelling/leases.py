@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
+from drlhp.data.store import repeated
 from drlhp.labelling.answers import Lease
 from pref_db import PrefDB
 
@@ -36,15 +37,16 @@ class Leases:
     def get(self, token: str) -> Lease:
         """Returns the lease with this token, which must exist."""
         rows = self.db.read(
-            "SELECT comparison_id, flip, kind, expires_at, a.id, b.id, a.fps, max(a.length, b.length) FROM lease "
+            "SELECT comparison_id, flip, kind, expires_at, a.id, b.id, a.fps, a.length, b.length FROM lease "
             "JOIN comparison ON comparison.id = comparison_id JOIN segment AS a ON a.id = segment_a "
             "JOIN segment AS b ON b.id = segment_b WHERE token = ?",
             (token,),
         )
-        comparison_id, flip, kind, expires_at, a, b, fps, steps = rows[0]
+        comparison_id, flip, kind, expires_at, a, b, fps, *lengths = rows[0]
         left, right = (b, a) if flip else (a, b)
-        return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, steps)
+        return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, max(lengths))
 
+    @repeated
     def renew_oldest(self, labeller: str, seconds: float, n: int) -> list[str]:
         """Lets the n oldest open leases of the labeller last so many seconds from now; returns their tokens."""
         own = "SELECT token FROM lease WHERE labeller = ? AND closed_at IS NULL ORDER BY number LIMIT ?"
@@ -54,6 +56,7 @@ class Leases:
             db.executemany("UPDATE lease SET expires_at = ? WHERE token = ?", [(expires_at, token) for token in tokens])
         return tokens
 
+    @repeated
     def renew(self, tokens: Sequence[str]) -> None:
         """Extends leases that are still open, even if expired."""
         live = "SELECT labeller FROM lease WHERE token = ? AND closed_at IS NULL"
@@ -63,6 +66,7 @@ class Leases:
                     expires_at = self.clock() + self.seconds_for(rows[0][0])
                     db.execute("UPDATE lease SET expires_at = ? WHERE token = ?", (expires_at, token))
 
+    @repeated
     def reopen(self, token: str) -> Lease:
         """Opens a lease whose answer was taken back; returns it."""
         with self.db.transaction() as db:
@@ -71,12 +75,14 @@ class Leases:
             db.execute("UPDATE lease SET closed_at = NULL, expires_at = ? WHERE token = ?", (expires_at, token))
             return self.get(token)
 
+    @repeated
     def release(self, tokens: Sequence[str]) -> None:
         """Gives pairs back unanswered."""
         close = "UPDATE lease SET closed_at = ? WHERE token = ? AND closed_at IS NULL"
         with self.db.transaction() as db:
             db.executemany(close, [(self.clock(), token) for token in tokens])
 
+    @repeated
     def close_expired(self) -> None:
         """Closes the leases that have expired."""
         now = self.clock()
@@ -85,12 +91,13 @@ class Leases:
         with self.db.transaction() as db:
             db.execute(f"UPDATE lease SET closed_at = ? WHERE {over}", (now, now, now + MAX_LEASE_SECONDS))
 
+    @repeated
     def close_answered(self, labeller: str, comparison_id: str, *, is_repeat: bool) -> None:
         """Closes the labeller's leases of a pair; its repetition is another question."""
-        own = "comparison_id = ? AND labeller = ? AND closed_at IS NULL AND (kind = 'repeat') = ?"
+        same = "kind = 'repeat'" if is_repeat else "kind <> 'repeat'"
+        own = f"comparison_id = ? AND labeller = ? AND closed_at IS NULL AND {same}"
         with self.db.transaction() as db:
-            ids = (comparison_id, labeller, is_repeat)
-            db.execute(f"UPDATE lease SET closed_at = ? WHERE {own}", (self.clock(), *ids))
+            db.execute(f"UPDATE lease SET closed_at = ? WHERE {own}", (self.clock(), comparison_id, labeller))
 
     def n_open(self) -> int:
         """Returns how many leases are open, expired ones included."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from drlhp.data.store import repeated
 from drlhp.labelling.answers import SubmissionError
 from pref_db import PrefDB
 
@@ -36,6 +37,7 @@ class Notices:
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
 
+    @repeated
     def beat(self, who: Who, state: Mapping[str, Any]) -> None:
         """Stores that this process lives, and its state; `labellers` in it names the labellers who use this process."""
         now = self.clock()
@@ -44,7 +46,8 @@ class Notices:
             old = "DELETE FROM alive WHERE who LIKE ? AND (at < ? OR at > ?)"
             db.execute(old, (f"{who}:%", now - FORGET_SECONDS, now + SILENT_SECONDS))
             row = (f"{who}:{os.getpid()}", now, json.dumps(state))  # several processes of a kind may run in parallel
-            db.execute("INSERT OR REPLACE INTO alive VALUES (?, ?, ?)", row)
+            replace = "ON CONFLICT (who) DO UPDATE SET at = excluded.at, state = excluded.state"
+            db.execute(f"INSERT INTO alive (who, at, state) VALUES (?, ?, ?) {replace}", row)
 
     def heartbeats(self) -> dict[str, Heartbeat]:
         """Returns one heartbeat of each kind of process: the newest of a process that still lives, if there is one."""
@@ -82,10 +85,12 @@ class Notices:
             if not keep or self.setting(key) is None:
                 self.set_setting(key, value)
 
+    @repeated
     def set_setting(self, key: str, value: str) -> None:
         """Changes one setting for all processes."""
         with self.db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (key, value))
+            replace = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            db.execute(f"INSERT INTO setting (key, value) VALUES (?, ?) {replace}", (key, value))
 
     def check_start(self) -> None:
         """Raises SubmissionError if there are too few labels to start training with."""

@@ -7,12 +7,12 @@ Times are unix seconds (UTC).
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from drlhp.data.comparison import Comparison
+from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answer_log import AnswerLog
 from drlhp.labelling.answers import Counts, Lease, check_labeller, flip_of
 from drlhp.labelling.leases import Leases
@@ -20,6 +20,10 @@ from drlhp.labelling.notices import Notices
 from pref_db import PrefDB
 
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
+QUERY_COLUMNS = "comparison_id, kind, need, priority, reason, policy_step, state, created_at"
+# Ends a condition that holds for nearly all rows: PostgreSQL then tries it on one row after the other, in the order in
+# which they are asked, and does not join all of them first.
+AT_ONCE = "LIMIT 1 OFFSET 0"
 ACTIVE_SECONDS = 600.0  # a labeller who answered since then counts as active
 
 
@@ -43,6 +47,7 @@ class LabelQueue:
         self.db, self.clock = db, clock
         self.leases, self.answers, self.notices = Leases(db, clock), AnswerLog(db, clock), Notices(db, clock)
 
+    @repeated
     def submit(
         self,
         comparisons: Sequence[Comparison],
@@ -55,7 +60,8 @@ class LabelQueue:
 
         policy_step: agent steps that the policy had taken; None: when the newer segment was cut.
         """
-        insert = "INSERT INTO query VALUES (?, 'normal', ?, ?, '', ?, 'ready', ?) ON CONFLICT DO NOTHING"
+        values = "(?, 'normal', ?, ?, '', ?, 'ready', ?)"
+        insert = f"INSERT INTO query ({QUERY_COLUMNS}) VALUES {values} ON CONFLICT DO NOTHING"
         with self.db.transaction() as db:
             for comparison in comparisons:
                 self.db.insert_comparison(db, comparison)
@@ -63,6 +69,7 @@ class LabelQueue:
                 step = int(newest if policy_step is None else policy_step)
                 db.execute(insert, (comparison.id, int(need), float(priority), step, self.clock()))
 
+    @repeated
     def withdraw(self, older_than_policy_step: int) -> int:
         """Takes back the questions from before that agent step that nobody has seen; returns how many."""
         seen = "SELECT 1 FROM lease WHERE lease.comparison_id = query.comparison_id"
@@ -71,6 +78,7 @@ class LabelQueue:
         with self.db.transaction() as db:
             return db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,)).rowcount
 
+    @repeated
     def retire(self, segment_id: str, reason: str) -> int:
         """Takes back the open questions about a segment that cannot be shown; returns how many."""
         about = "comparison_id IN (SELECT id FROM comparison WHERE ? IN (segment_a, segment_b))"
@@ -80,6 +88,7 @@ class LabelQueue:
             db.execute(close, (self.clock(), segment_id))
             return db.execute(retire, (reason, segment_id)).rowcount
 
+    @repeated
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:
         """Leases up to n pairs to this labeller: first those on lease already, oldest first, then the best ready ones.
 
@@ -103,7 +112,7 @@ class LabelQueue:
 
         A pair that is still asked of a second person has its label already.
         """
-        answered = "SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id"
+        answered = f"SELECT 1 FROM effective_answer AS a WHERE a.comparison_id = query.comparison_id {AT_ONCE}"
         unanswered = f"SELECT comparison_id FROM query WHERE state = 'ready' AND NOT EXISTS ({answered})"
         return {row[0] for row in self.db.read(unanswered)}
 
@@ -112,7 +121,7 @@ class LabelQueue:
         return self.db.read(
             "SELECT comparison.id IN (SELECT comparison_id FROM query WHERE state = 'ready'), segment_a, segment_b "
             "FROM comparison LEFT JOIN answer ON answer.comparison_id = comparison.id "
-            "GROUP BY comparison.id ORDER BY max(seq) DESC"
+            "GROUP BY comparison.id ORDER BY coalesce(max(seq), 0) DESC"
         )
 
     def is_present(self, labeller: str) -> bool:
@@ -137,19 +146,20 @@ class LabelQueue:
         """Returns whether the goal is reached once the pairs on lease are answered."""
         return 0 < self.notices.number("goal") <= self.db.n_labels() + self.leases.n_open()
 
-    def _best(self, db: sqlite3.Connection, labeller: str) -> NextPair | None:
+    def _best(self, db: Statements, labeller: str) -> NextPair | None:
         """Returns the ready pair that is next for this labeller."""
-        mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ?"
+        mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ? {}"
         # A labeller who has it on lease or has answered it counts once; late answers may be more than needed.
         taken = """
             SELECT count(*) FROM (
                 SELECT labeller FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL
                 UNION SELECT coalesce(labeller, '') FROM effective_answer WHERE comparison_id = query.comparison_id
-            )"""
-        answered, leased = mine.format("effective_answer"), mine.format("lease")
+            ) AS labellers"""
+        answered = mine.format("effective_answer", AT_ONCE)
+        never, not_now = mine.format("lease", AT_ONCE), mine.format("lease", f"AND m.closed_at IS NULL {AT_ONCE}")
         free = f"state = 'ready' AND need > ({taken}) AND NOT EXISTS ({answered})"
-        order = "ORDER BY priority DESC, policy_step DESC LIMIT 1"
-        for had in (leased, f"{leased} AND m.closed_at IS NULL"):  # pairs that the labeller never had come first
+        order = "ORDER BY priority DESC, policy_step DESC, rowid LIMIT 1"
+        for had in (never, not_now):  # pairs that the labeller never had come first
             select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
             for comparison_id, kind, need in self.db.read(select, (labeller, labeller)):
                 if kind == "normal" and need == 1 and self._to_overlap(labeller, comparison_id):
@@ -173,17 +183,17 @@ class LabelQueue:
         share = self.notices.share("repeat_share")
         if share <= 0:
             return None
-        count = "SELECT count(*), coalesce(sum(kind = 'repeat'), 0) FROM lease WHERE labeller = ?"
+        count = "SELECT count(*), count(CASE WHEN kind = 'repeat' THEN 1 END) FROM lease WHERE labeller = ?"
         ((n_leases, n_repeats),) = self.db.read(count, (labeller,))
         if n_repeats >= int(share * (n_leases + 1)):
             return None
         # The oldest pair that was not repeated and lies 20 pairs back; pairs ahead of the repetition count as well.
         again = "SELECT 1 FROM lease AS r WHERE r.comparison_id = lease.comparison_id AND r.labeller = lease.labeller"
-        newest = "SELECT seq FROM effective_answer WHERE labeller = ?1 ORDER BY seq DESC LIMIT 1 OFFSET max(?2, 0)"
+        newest = "SELECT seq FROM effective_answer WHERE labeller = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
         rows = self.db.read(
             "SELECT lease.comparison_id, flip FROM effective_answer AS answer JOIN lease ON token = lease_token "
-            "WHERE answer.labeller = ?1 AND kind <> 'repeat' "
+            "WHERE answer.labeller = ? AND kind <> 'repeat' "
             f"AND NOT EXISTS ({again} AND r.kind = 'repeat') AND answer.seq <= ({newest}) ORDER BY answer.seq LIMIT 1",
-            (labeller, REPEAT_AFTER - ahead),
+            (labeller, labeller, max(REPEAT_AFTER - ahead, 0)),
         )
         return NextPair(rows[0][0], not rows[0][1], "repeat") if rows else None

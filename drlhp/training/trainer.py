@@ -355,6 +355,6 @@ def run_trainer(channels: Channels, spec: TrainerSpec) -> None:
                 use_threads(spec.n_threads)
             with doing("a step of the training"), naming(spec.run_dir):
                 if not trainer.step():
-                    channels.stop.wait(0.02)
+                    channels.stop.wait(max(0.02, trainer.db.store.look_seconds))
     finally:
         trainer.close()

@@ -58,9 +58,28 @@ pytestmark = pytest.mark.xdist_group("label_server")  # what they share is made 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for the tests that leave each other alone: each takes a labeller's name of its own."""
-    folder = tmp_path_factory.mktemp("run")
+    with served(tmp_path_factory.mktemp("run"), "sqlite") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server_of_postgres(tmp_path_factory: pytest.TempPathFactory, shared_postgres: object) -> Iterator[Server]:
+    """The same for a store in PostgreSQL."""
+    with served(tmp_path_factory.mktemp("run"), "postgres") as found:
+        yield found
+
+
+@pytest.fixture
+def either(store_kind: str, request: pytest.FixtureRequest) -> Server:
+    """One of both, for the tests in which the store matters."""
+    found: Server = request.getfixturevalue("server" if store_kind == "sqlite" else "server_of_postgres")
+    return found
+
+
+@contextlib.contextmanager
+def served(folder: Path, kind: str) -> Iterator[Server]:
     settings = {"task": "Keep <b>left</b>", "repeat_share": "0", "true_reward": "0"}
-    make_store(folder, 60, settings)
+    make_store(folder, 60, settings, kind=kind)
     (folder / "web").mkdir()
     (folder / "web" / "episode.mp4").write_bytes(b"not really a film")
     (folder / "progress.csv").write_text("steps,labels,episode_return\n0,1,-21\n100,2,-20\n")
@@ -75,8 +94,8 @@ def stored(folder: Path) -> list[tuple[Any, ...]]:
         return [row for table in ("answer", "query", "lease", "setting") for row in db.read(f"SELECT * FROM {table}")]
 
 
-def test_every_route_gives_what_the_description_says(server: Server) -> None:
-    client = server.client("route")
+def test_every_route_gives_what_the_description_says(either: Server) -> None:
+    client = either.client("route")
     code, description = client.get("/openapi.json")
     assert code == 200 and set(description["paths"]) == set(ROUTES)
     first, second, third = client.next(3)
@@ -85,7 +104,7 @@ def test_every_route_gives_what_the_description_says(server: Server) -> None:
         ("post", "/api/next"): client.post("/api/next", {"n": 2}),
         ("post", "/api/renew"): client.post("/api/renew", {"tokens": [second["token"]]}),
         ("post", "/api/release"): client.post("/api/release", {"tokens": [third["token"]]}),
-        ("post", "/api/login"): client.post("/api/login", {"token": server.token, "labeller": "route"}),
+        ("post", "/api/login"): client.post("/api/login", {"token": either.token, "labeller": "route"}),
         ("post", "/api/name"): client.post("/api/name", {"labeller": "route"}),
         ("post", "/api/invite"): client.post("/api/invite", {"labeller": "guest"}),
     }
@@ -140,16 +159,16 @@ def test_long_clips_have_several_rows_and_grey_ones_are_shown_grey() -> None:
     assert (grey[..., 0] == grey[..., 1]).all()
 
 
-def test_refresh_keeps_the_pairs_and_nobody_is_given_anothers(server: Server) -> None:
-    one, other = server.client("one"), server.client("other")
+def test_refresh_keeps_the_pairs_and_nobody_is_given_anothers(either: Server) -> None:
+    one, other = either.client("one"), either.client("other")
     first = one.next(3)
-    assert [lease["token"] for lease in server.client("one").next(3)] == [lease["token"] for lease in first]
+    assert [lease["token"] for lease in either.client("one").next(3)] == [lease["token"] for lease in first]
     theirs = {lease["comparison_id"] for lease in other.next(3)}
     assert theirs.isdisjoint(lease["comparison_id"] for lease in first)
 
 
-def test_answers_are_stored_once(server: Server) -> None:
-    client = server.client("once")
+def test_answers_are_stored_once(either: Server) -> None:
+    client = either.client("once")
     lease = client.next()[0]
     assert client.answer(lease, "left", "once-1")[1]["status"] == "stored"
     code, receipt = client.answer(lease, "left", "once-1")
@@ -164,8 +183,8 @@ def test_answers_are_stored_once(server: Server) -> None:
     assert [(row["choice"], row["left"]) for row in rows] == [("left", lease["left"])]
 
 
-def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Path) -> None:
-    app = LabelApp(make_store(tmp_path, 1), tmp_path, "token", "127.0.0.1")
+def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Path, store_kind: str) -> None:
+    app = LabelApp(make_store(tmp_path, 1, kind=store_kind), tmp_path, "token", "127.0.0.1")
     asked = threading.Event()
 
     def fails(queue: LabelQueue) -> None:
@@ -198,8 +217,8 @@ def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Pat
     asyncio.run(everything())
 
 
-def test_undo_takes_back_the_answer_that_was_meant(server: Server) -> None:
-    client = server.client("undo")
+def test_undo_takes_back_the_answer_that_was_meant(either: Server) -> None:
+    client = either.client("undo")
     first, second = client.next(2)
     seq = client.answer(first, "left", "undo-1")[1]["seq"]
     newest = client.answer(second, "equal", "undo-2", flag=True, note="odd")[1]["seq"]
@@ -213,8 +232,8 @@ def test_undo_takes_back_the_answer_that_was_meant(server: Server) -> None:
     assert client.post("/api/undo", {"seq": None})[1]["lease"] is None
 
 
-def test_edit_changes_ones_own_effective_answer_only(server: Server) -> None:
-    client = server.client("edit")
+def test_edit_changes_ones_own_effective_answer_only(either: Server) -> None:
+    client = either.client("edit")
     seq = client.answer(client.next()[0], "left", "edit-1", flag=True, note="n")[1]["seq"]
     code, receipt = client.post("/api/edit", {"client_id": "edit-2", "seq": seq, "choice": "equal"})
     assert code == 200 and receipt["status"] == "stored"
@@ -225,7 +244,7 @@ def test_edit_changes_ones_own_effective_answer_only(server: Server) -> None:
     assert client.post("/api/edit", {"client_id": "edit-3", "seq": seq, "choice": "left"})[0] == 409, (
         "no longer effective"
     )
-    other = server.client("edit other")
+    other = either.client("edit other")
     assert other.post("/api/edit", {"client_id": "edit-4", "seq": row["seq"], "choice": "left"})[0] == 409
     assert len(client.get("/api/history?choice=equal")[1]["rows"]) == 1
     assert client.get("/api/history?choice=left")[1]["rows"] == []
@@ -248,8 +267,8 @@ def test_leaving_gives_the_pairs_back_but_not_to_a_page_that_is_loaded_again(tmp
         assert {lease["comparison_id"] for lease in given} == {lease["comparison_id"] for lease in held}
 
 
-def test_answers_and_cookies_survive_the_servers_death(tmp_path: Path) -> None:
-    make_store(tmp_path, 10)
+def test_answers_and_cookies_survive_the_servers_death(tmp_path: Path, store_kind: str) -> None:
+    make_store(tmp_path, 10, kind=store_kind)
     with running(tmp_path) as server:
         client = server.client("kill")
         leases = client.next(4)
@@ -415,8 +434,8 @@ def test_an_invitation_is_for_one_name(server: Server) -> None:
     assert guest.post("/api/invite", {"labeller": "Bob"})[0] == 403
 
 
-def test_a_guest_exports_every_answer_but_only_their_own_notes(server: Server) -> None:
-    owner, guest = server.client("noting owner"), server.anonymous()
+def test_a_guest_exports_every_answer_but_only_their_own_notes(either: Server) -> None:
+    owner, guest = either.client("noting owner"), either.anonymous()
     token = owner.post("/api/invite", {"labeller": "noting guest"})[1]["token"]
     guest.post("/api/login", {"token": token, "labeller": "noting guest"})
     owner.answer(owner.next()[0], "left", "noting-1", note="for me")
@@ -771,8 +790,8 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped(server: Server) -> None:
 # What is said while there is nothing to show
 
 
-def test_training_is_started_early(tmp_path: Path) -> None:
-    make_store(tmp_path, 27, {"initial_labels": "26", "goal": "27"})
+def test_training_is_started_early(tmp_path: Path, store_kind: str) -> None:
+    make_store(tmp_path, 27, {"initial_labels": "26", "goal": "27"}, kind=store_kind)
     with running(tmp_path) as server:
         client = server.client()
         code, reply = client.post("/api/start", {})

@@ -23,6 +23,7 @@ import pytest
 from drlhp.data import schema as pref_schema
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
+from drlhp.data.sqlite_file import SqliteFile
 from drlhp.errors import PrefDBError
 from drlhp.labelling.answers import Lease, Submission, SubmissionError, flip_of
 from drlhp.labelling.notices import FEW_LABELS
@@ -30,6 +31,7 @@ from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB, merge
 from tests.support import ROOT
 from tests.support.commands import DEADLINE
+from tests.support.postgres import make_store
 from tests.support.preloaded import PreloadedPopen, run_captured
 from tests.support.store import undo_last
 
@@ -58,9 +60,8 @@ class Clock:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    PrefDB.create(tmp_path / "prefs.db", ENV_ID, LENGTH).close()
-    return tmp_path / "prefs.db"
+def path(tmp_path: Path, store_kind: str) -> Path:
+    return make_store(tmp_path / "prefs.db", store_kind, ENV_ID, LENGTH)
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def test_a_share_of_the_pairs_is_asked_of_two_once_two_label(queue: LabelQueue, 
             queue.answers.add(submission(lease, labeller=labeller, answered_at=clock.now))
     twice = [n for _, n in queue.db.read("SELECT comparison_id, count(*) FROM answer GROUP BY 1") if n == 2]
     assert 50 <= len(twice) <= 90
-    assert queue.db.read("SELECT count(*) FROM (SELECT DISTINCT comparison_id, labeller FROM answer)") == [
+    assert queue.db.read("SELECT count(*) FROM (SELECT DISTINCT comparison_id, labeller FROM answer) AS a") == [
         (queue.db.n_answers(),)
     ]
 
@@ -253,6 +254,7 @@ def test_pairs_are_repeated_with_sides_swapped_and_twenty_pairs_later(queue: Lab
     assert queue.counts().answers == len(asked)
 
 
+@pytest.mark.of_a_file  # it counts SQLite's instructions
 def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: LabelQueue) -> None:
     queue.notices.set_setting("repeat_share", "0.1")
     asked = pairs(1000)
@@ -263,7 +265,8 @@ def test_whoever_has_answered_much_waits_no_longer_for_a_repetition(queue: Label
         work[-1] += 1
         return 0
 
-    queue.db._connection().set_progress_handler(count, 1000)
+    assert isinstance(queue.db.store, SqliteFile)
+    queue.db.store._connection().set_progress_handler(count, 1000)
     with queue.db.transaction():  # one commit, which alone takes time here
         for _ in asked:
             queue.answers.add(submission(queue.claim("me")[0]))
@@ -543,9 +546,11 @@ def test_a_killed_labelling_process_loses_nothing_and_stores_nothing_twice(path:
     assert {line[2] for line in acknowledged} == {"stored"} and len(rows) <= len(acknowledged) + 4
 
 
+@pytest.mark.of_a_file
 def test_a_full_disk_is_one_sentence_and_what_was_answered_is_kept(queue: LabelQueue) -> None:
     queue.submit(pairs(500))
-    connection = queue.db._connection()
+    assert isinstance(queue.db.store, SqliteFile)
+    connection = queue.db.store._connection()
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 5}")
     n = 0

@@ -13,6 +13,8 @@ from tests.support import ROOT
 THE_STORES_OWN = {
     "pref_db.py",
     "drlhp/data/damage.py",
+    "drlhp/data/postgres.py",
+    "drlhp/data/postgres_copy.py",
     "drlhp/data/rows.py",
     "drlhp/data/salvage.py",
     "drlhp/data/schema.py",

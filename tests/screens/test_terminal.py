@@ -11,6 +11,7 @@ import re
 import select
 import shlex
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -434,8 +435,8 @@ def test_every_end_gives_the_terminal_back(folder: Path, end: str, status: int) 
         elif end == "terminate":
             os.kill(screen.process.pid, signal.SIGTERM)
         else:  # a part of the program fails
-            with contextlib.closing(PrefDB.open(folder / "prefs.db")) as db:
-                db._connection().execute("DROP TABLE lease")
+            with contextlib.closing(sqlite3.connect(folder / "prefs.db")) as db:
+                db.execute("DROP TABLE lease")
             screen.press("u")
         assert screen.ended() == status
         screen.assert_restored()

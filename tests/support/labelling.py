@@ -22,6 +22,7 @@ from drlhp.data.views import encode_frames
 from drlhp.label_server import Address, launch, listen, prepare, stop
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
+from tests.support.postgres import make_store as new_store
 from tests.support.preloaded import PreloadedPopen
 
 ENV_ID, STEPS = "MovingDotNoFrameskip-v0", 25
@@ -62,10 +63,18 @@ def pairs(n: int, *, first_seed: int = 0, colour: bool = True) -> list[Compariso
     return [Comparison(segment(i, colour=colour), segment(i + 1, colour=colour), flip=False) for i in seeds]
 
 
-def make_store(folder: Path, n: int, settings: dict[str, str] | None = None, *, colour: bool = True) -> Path:
+def make_store(
+    folder: Path,
+    n: int,
+    settings: dict[str, str] | None = None,
+    *,
+    colour: bool = True,
+    kind: str = "sqlite",
+    address: str = "",
+) -> Path:
     """A run folder's prefs.db with n pairs to ask about, for labellers who know the page and need no tour of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    db = PrefDB.create(folder / "prefs.db", ENV_ID, STEPS)
+    db = PrefDB.open(new_store(folder / "prefs.db", kind, ENV_ID, STEPS, address=address))
     queue = LabelQueue(db)
     queue.submit(pairs(n, colour=colour))
     for key, value in {"goal": str(n), "tour": "0", **(settings or {})}.items():

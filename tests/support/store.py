@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 
 from drlhp.data.comparison import Choice, Comparison, Label
-from drlhp.data.rows import INSERT_ANSWER, SELECT_LABEL, label_of
+from drlhp.data.rows import INSERT_ANSWER, SELECT_LABEL, given_seq, label_of
 from pref_db import PrefDB
 
 
@@ -23,7 +23,7 @@ def undo_last(db: PrefDB, teacher: str) -> tuple[Label, Comparison] | None:
             return None
         undone, comparison_id, left = rows[0]
         values = (uuid.uuid4().hex, comparison_id, teacher, "retracted", None, left)
-        seq = cursor.execute(INSERT_ANSWER, (*values, None, time.time(), undone)).lastrowid
+        seq = given_seq(cursor.execute(INSERT_ANSWER, (*values, None, time.time(), undone)))
         label = label_of(db.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
         return label, Comparison(db.segment(label.a), db.segment(label.b), flip=left != label.a)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -58,13 +59,13 @@ class Asking:
         return JSONResponse({"status": receipt.status, "seq": receipt.seq}, code)
 
     async def post_undo(self, request: Request, body: dict[str, Any]) -> Response:
-        labeller = self._labeller(request)
+        labeller, own_id = self._labeller(request), uuid.uuid4().hex
 
         def undo(queue: LabelQueue) -> dict[str, Any]:
             newest = queue.answers.newest(labeller)
             if newest and body["seq"] is not None and newest.seq != body["seq"]:
                 raise Refused(409, "that is not your newest answer any more")
-            lease = queue.answers.undo(labeller)
+            lease = queue.answers.undo(labeller, own_id)
             if newest is None or lease is None:
                 return {"lease": None, "flag": False, "note": ""}
             return {"lease": _lease(lease), "flag": newest.flag, "note": newest.note}

@@ -1,0 +1,194 @@
+"""Measures the store in a file and in PostgreSQL side by side, on a server of its own that syncs to the disk.
+
+python -m benchmarks.speed.stores            # all three, to results/stores.json
+python -m benchmarks.speed.stores --quick    # a short trial, to runs/stores.json
+
+claim: milliseconds for one labeller to claim a pair and answer it, in turns on both stores.
+people: simulated labellers who think for a while, half at each of two label servers on one store; how long a claim and
+an answer take, and whether an answer is lost or a pair is asked of two.
+long: how long the next question takes in a store of many labels in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from benchmarks import ROOT
+from commands.run_folder import git_revision
+from drlhp.data.comparison import Answer, Choice, Comparison
+from drlhp.data.postgres import join
+from drlhp.data.postgres_copy import make
+from drlhp.labelling.answers import Submission
+from drlhp.labelling.queue import LabelQueue
+from drlhp.runtime.machine import machine
+from pref_db import PrefDB
+from tests.support.labelling import ENV_ID, STEPS, make_store, running, segment
+from tests.support.postgres import KINDS, PostgresServer
+
+TURNS = 10
+SETTINGS = {"repeat_share": "0", "overlap_share": "0"}
+
+
+def claim(server: PostgresServer, folder: Path, n: int) -> dict[str, Any]:
+    """Milliseconds for a claim and its answer: the median of the turns' means, in each store."""
+    with contextlib.ExitStack() as opened:
+        queues, found = {}, {kind: list[float]() for kind in KINDS}
+        for kind in KINDS:
+            path = make_store(folder / kind, 2 * TURNS * n, SETTINGS, kind=kind, address=server.address())
+            queues[kind] = LabelQueue(opened.enter_context(contextlib.closing(PrefDB.open(path))))
+        for turn in range(2 * TURNS):
+            kind = KINDS[(turn + turn // 2) % 2]
+            start = time.perf_counter()
+            for _ in range(n):
+                (lease,) = queues[kind].claim("me")
+                about = (uuid.uuid4().hex, lease.token, lease.comparison_id, "me")
+                queues[kind].answers.add(Submission(*about, "left", time.time(), time.time()))
+            found[kind].append(1e3 * (time.perf_counter() - start) / n)
+    medians = {kind: statistics.median(values) for kind, values in found.items()}
+    return {"ms": medians, "turns_ms": found, "speed_of_file": medians["sqlite"] / medians["postgres"]}
+
+
+def people(server: PostgresServer, folder: Path, n_people: int, n_pairs: int, seconds: float) -> dict[str, Any]:
+    """Milliseconds of the requests of labellers who think about so many seconds, at two label servers."""
+    one, other = folder / "one", folder / "other"
+    make_store(one, n_pairs, SETTINGS, kind="postgres", address=server.address())
+    join(other / "prefs.db", (one / "prefs.db").read_text())
+    asked, acknowledged, took = list[str](), list[str](), {"next": list[float](), "answer": list[float]()}
+
+    def label(client: Any, name: str) -> None:
+        chance = random.Random(name)
+        time.sleep(chance.uniform(0, seconds))
+        while True:
+            start = time.perf_counter()
+            leases = client.next()
+            took["next"].append(1e3 * (time.perf_counter() - start))
+            if not leases:
+                return
+            asked.append(leases[0]["comparison_id"])
+            time.sleep(chance.uniform(0.5, 1.5) * seconds)
+            client_id, start = uuid.uuid4().hex, time.perf_counter()
+            code, _ = client.answer(leases[0], "left", client_id)
+            took["answer"].append(1e3 * (time.perf_counter() - start))
+            if code == 200:
+                acknowledged.append(client_id)
+
+    with running(one) as first, running(other) as second:
+        names = [f"p{number}" for number in range(n_people)]
+        clients = [(first, second)[number % 2].client(name) for number, name in enumerate(names)]
+        threads = [threading.Thread(target=label, args=person) for person in zip(clients, names, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with contextlib.closing(PrefDB.open(one / "prefs.db", read_only=True)) as db:
+        stored = Counter(row.client_id for row in db.answers())
+    return {
+        "people": n_people,
+        "pairs": n_pairs,
+        "thinking_seconds": seconds,
+        "p50_ms": {name: float(np.percentile(values, 50)) for name, values in took.items()},
+        "p95_ms": {name: float(np.percentile(values, 95)) for name, values in took.items()},
+        "lost": len(set(acknowledged) - set(stored)),
+        "asked_twice": len(asked) - len(set(asked)),
+        "unanswered": n_pairs - len(acknowledged),
+    }
+
+
+def long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]:
+    """Milliseconds of the next question, with a goal, in a store of so many labels."""
+    draft = folder / "draft.db"
+    segments = [segment(seed) for seed in range(21)]  # those of the questions are there
+    with contextlib.closing(PrefDB.create(draft, ENV_ID, STEPS)) as db:
+        db.add_segments(segments)
+        known = db.segment_ids()
+        pairs = ((known[i % 21], known[(i + 1 + i // 21) % 21]) for i in range(n_labels))
+        db.add_exported(_answer(i, a, b if b != a else known[(i + 2) % 21]) for i, (a, b) in enumerate(pairs))
+        queue = LabelQueue(db)
+        queue.submit([Comparison(segments[i], segments[j], flip=False) for i in range(6) for j in range(i)])
+        queue.notices.set_setting("goal", str(2 * n_labels))
+    path = folder / "prefs.db"
+    start = time.perf_counter()
+    make(path, server.address(), draft)
+    made = time.perf_counter() - start
+    took = []
+    with contextlib.closing(PrefDB.open(path)) as db:
+        queue = LabelQueue(db)
+        start = time.perf_counter()
+        db.n_labels()
+        first = time.perf_counter() - start
+        for number in range(12):
+            start = time.perf_counter()
+            leases = queue.claim(f"p{number}")
+            took.append(1e3 * (time.perf_counter() - start))
+            assert leases, "there is a question"
+    return {
+        "labels": n_labels,
+        "copied_seconds": made,
+        "first_count_seconds": first,
+        "next_ms": took,
+        "next_median_ms": statistics.median(took),
+    }
+
+
+def _answer(number: int, a: str, b: str) -> Answer:
+    return Answer(
+        client_id=f"c{number}",
+        comparison_id=f"{number:064x}",
+        a=a,
+        b=b,
+        choice=Choice.A,
+        flip=False,
+        teacher="person",
+        shown_at=1.0,
+        answered_at=2.0 + number,
+        labeller=f"p{number % 50}",
+        watched_ms=None,
+        replays=0,
+        speed=1.0,
+        late=False,
+        flag=False,
+        note="",
+    )
+
+
+def main(quick: bool = False) -> None:
+    """Measures all three.
+
+    Args:
+        quick: small numbers, and the result in runs/ rather than results/.
+    """
+    sizes: tuple[tuple[Any, ...], ...] = (
+        ((3,), (10, 30, 0.2), (2000,)) if quick else ((20,), (200, 2000, 4.0), (1_000_000,))
+    )
+    found: dict[str, Any] = {}
+    server = PostgresServer(durable=True)
+    try:
+        parts: dict[str, Callable[..., dict[str, Any]]] = {"claim": claim, "people": people, "long": long}
+        for (name, part), size in zip(parts.items(), sizes, strict=True):
+            with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+                found[name] = part(server, Path(folder), *size)
+            print(json.dumps({name: found[name]}), flush=True)
+    finally:
+        server.close()
+    output = ROOT / ("runs" if quick else "results") / "stores.json"
+    output.parent.mkdir(exist_ok=True)
+    about = {"command": "python -m benchmarks.speed.stores", "git_revision": git_revision(), "machine": machine()}
+    output.write_text(json.dumps({**found, **about}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
