@@ -181,7 +181,6 @@ class FeaturePoints(nn.Module):
     n_frames = 1  # of the stack, the newest
     n_points = 8
     # The filters see 3x3 averages of 2x2 pixels. In averages of 4x4, some steps of the moving dot changed nothing.
-    pool = 2
     # Enlarged, so that two places near each other can mean different things. Else what the moving dot's policy prefers
     # in the centre, where it mostly is, it prefers around it too, and its most likely actions stop short of it.
     scale = 4.0
@@ -200,7 +199,7 @@ class FeaturePoints(nn.Module):
 
     def _points(self, pixels: Tensor) -> Tensor:
         """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""
-        x = F.avg_pool2d(pixels.float(), self.pool) / 255  # (B, 1, 42, 42)
+        x = halved(pixels) / 255  # (B, 1, 42, 42)
         maps = self.filters(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
@@ -208,6 +207,13 @@ class FeaturePoints(nn.Module):
         rows = by_row @ torch.linspace(-1, 1, maps.shape[2], device=maps.device) / total  # (B, members * points)
         columns = by_column @ torch.linspace(-1, 1, maps.shape[3], device=maps.device) / total
         return torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
+
+
+def halved(pixels: Tensor) -> Tensor:
+    """Uint8 (B, C, H, W) -> float32 (B, C, H // 2, W // 2): what `avg_pool2d` returns, in a quarter of its time."""
+    x = pixels.float()
+    x = x[:, :, :-1:2] + x[:, :, 1::2]
+    return (x[..., :-1:2] + x[..., 1::2]) / 4
 
 
 class RewardMLP(nn.Module):
