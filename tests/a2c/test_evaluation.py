@@ -41,6 +41,7 @@ from tests.support.commands import DOT, PONG, SYNC, TINY, UNEVALUATED, answers, 
 
 CARTPOLE = "CartPole-v1"
 QBERT = "QbertNoFrameskip-v4"  # its games are short
+SHORT = ("--million_timesteps", "0.0004")
 
 
 def channels(*, take_turns: bool = False) -> Channels:
@@ -267,8 +268,7 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, env
 
 
 def test_a_run_in_lockstep_is_the_same_bit_for_bit_with_and_without(tmp_path: Path) -> None:
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY)
-    words += ("--million_timesteps", "0.0004")
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *TINY, *SHORT)
     here(tmp_path, *words, "--run_name", "with", "--eval_interval_million_timesteps", "0.0002")
     here(tmp_path, *words, "--run_name", "without", *UNEVALUATED)
     assert len(rows(tmp_path / "with")) == 2 * 3 and not (tmp_path / "without" / "evaluations.csv").exists()
@@ -333,7 +333,7 @@ def test_a_stop_ends_an_evaluation_without_a_result(tmp_path: Path) -> None:
 def test_a_real_run_writes_each_evaluation_and_a_resumed_one_repeats_none(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *TINY, SYNC)
-    often = ("--million_timesteps", "0.0004", "--eval_interval_million_timesteps", "0.0002", "--eval_episodes", "2")
+    often = (*SHORT, "--eval_interval_million_timesteps", "0.0002", "--eval_episodes", "2")
     result = here(tmp_path, *words, *often)
     header = (folder / "evaluations.csv").read_text().splitlines()[0]
     assert header == "seconds,steps,labels,policy,episodes,mean,std,lowest,highest,mean_length,capped"
