@@ -38,21 +38,7 @@ def check_inputs(config: RunConfig) -> None:
     if config.resume:
         check_resumed(config)
     if config.uses_preferences and config.prefs.load_prefs_dir and not config.resume:
-        place = Path(config.prefs.load_prefs_dir)
-        db = PrefDB.open(store_path(place), read_only=True)
-        n_labels, env_id, length = db.n_labels(), db.env_id, db.segment_length
-        db.close()
-        if env_id != config.env_id:
-            raise UserError(f"{place} holds labels of {env_id}, not of {config.env_id}; load them with {env_id}.")
-        if length != config.prefs.clip_steps:
-            raise UserError(
-                f"{place} holds labels of clips of {length} steps, not of {config.prefs.clip_steps}; load them with "
-                f"--clip_steps {length}."
-            )
-        if n_labels < 2 and not gathers(config):
-            raise UserError(
-                f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
-            )
+        check_labels_to_load(config, Path(config.prefs.load_prefs_dir))
     if config.store and not config.resume:
         from drlhp.data.postgres_copy import check_free  # only who uses it needs its package
 
@@ -72,6 +58,24 @@ def check_inputs(config: RunConfig) -> None:
     keeps_segments = config.mode == "gather_initial_prefs" and not gathers(config)
     if asks_person or keeps_segments or shows_episodes:
         make_vec_env(config.env_id, 1, config.seed, n_watched=1).close()  # raises if it cannot draw itself
+
+
+def check_labels_to_load(config: RunConfig, place: Path) -> None:
+    """Raises UserError if the labels at that place are of something else, or too few."""
+    db = PrefDB.open(store_path(place), read_only=True)
+    n_labels, env_id, length = db.n_labels(), db.env_id, db.segment_length
+    db.close()
+    if env_id != config.env_id:
+        raise UserError(f"{place} holds labels of {env_id}, not of {config.env_id}; load them with {env_id}.")
+    if length != config.prefs.clip_steps:
+        raise UserError(
+            f"{place} holds labels of clips of {length} steps, not of {config.prefs.clip_steps}; load them with "
+            f"--clip_steps {length}."
+        )
+    if n_labels < 2 and not gathers(config):
+        raise UserError(
+            f"{place} holds {n_labels} labels, too few to learn from; gather some with gather_initial_prefs."
+        )
 
 
 def try_teacher(config: RunConfig) -> None:

@@ -297,9 +297,10 @@ def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_lea
 
 @pytest.mark.slow
 def test_it_gets_better(tmp_path: Path) -> None:
-    """MovingDot from 200 labels, in a third of the usual length: clearly better than acting at random."""
-    words = ("--n_initial_prefs", "150", "--max_prefs", "200", "--million_timesteps", "0.05", "--max_segs", "500")
-    here(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *words, *UNEVALUATED)
+    """MovingDot from 200 labels, in an eighth of the usual length: clearly better than acting at random."""
+    words: tuple[str, ...] = ("--n_initial_prefs", "150", "--max_prefs", "200", "--max_segs", "500")
+    words += ("--million_timesteps", "0.0125", "--lr", "6e-3", SYNC, *UNEVALUATED)  # twice the usual rate
+    here(tmp_path, "train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *words)
     returns = [float(row["episode_return"]) for row in progress(tmp_path / "a") if row["episode_return"] != "nan"]
     assert returns[-1] > returns[0] + 4, returns
 

@@ -198,10 +198,8 @@ class FeaturePoints(nn.Module):
 
     def _points(self, pixels: Tensor) -> Tensor:
         """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""
-        # Means of 2x2 pixels, in a third of the time that avg_pool2d takes on a CPU. In means of 4x4, some steps of the
-        # moving dot changed nothing.
-        pairs = pixels[:, :, ::2].short() + pixels[:, :, 1::2]
-        x = (pairs[..., ::2] + pairs[..., 1::2]).float() / 4 / 255  # (B, 1, 42, 42)
+        # Means of 2x2 pixels; in those of 4x4, some steps of the moving dot changed nothing.
+        x = halved(pixels) / 255  # (B, 1, 42, 42)
         maps = self.filters(x)  # (B, members * points, 21, 21)
         weight = (maps - maps.mean((2, 3), keepdim=True)).relu().square()
         by_row, by_column = weight.sum(3), weight.sum(2)
@@ -209,6 +207,12 @@ class FeaturePoints(nn.Module):
         rows = by_row @ torch.linspace(-1, 1, maps.shape[2], device=maps.device) / total  # (B, members * points)
         columns = by_column @ torch.linspace(-1, 1, maps.shape[3], device=maps.device) / total
         return torch.stack([rows, columns], 2).reshape(len(x), self.n_members, -1).transpose(0, 1)
+
+
+def halved(pixels: Tensor) -> Tensor:
+    """Uint8 (B, C, H, W) -> float32 (B, C, H // 2, W // 2): what `avg_pool2d` returns, in a quarter of its time."""
+    pairs = pixels[:, :, :-1:2].short() + pixels[:, :, 1::2]
+    return (pairs[..., :-1:2] + pairs[..., 1::2]).float() / 4
 
 
 class RewardMLP(nn.Module):

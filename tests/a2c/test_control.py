@@ -23,6 +23,7 @@ from reward_predictor import MemberRewards, PredictorCopy, PredictorCopySpec, Pr
 from tests.support.commands import BRIEF_PPO
 
 PENDULUM = "InvertedPendulum-v1"
+ALONE = ("--n_envs", "1", *BRIEF_PPO)  # where neither their number nor how well the policy learns is the point
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def test_a_policy_waits_while_the_trainer_is_behind(tmp_path: Path) -> None:
     rewarder = untrained()
     rewarder.board.publish(rewarder.predictor)
     channels = Channels.create(synchronous=True, take_turns=False)
-    begun = worker(tmp_path, 0.03, rewarder=rewarder, channels=channels)
+    begun = worker(tmp_path, 0.03, *ALONE, rewarder=rewarder, channels=channels)
     channels.behind.set()
     assert not begun.step() and begun.steps == 0
     channels.behind.clear()
@@ -114,11 +115,11 @@ def test_a_policy_that_is_reset_begins_anew_once_and_acts_so(tmp_path: Path) -> 
 
 
 def test_a_point_of_the_curves_is_a_mean_also_where_a_run_was_resumed_between_two(tmp_path: Path) -> None:
-    begun = worker(tmp_path, 0.03, "--log_interval", "4")
+    begun = worker(tmp_path, 0.03, *ALONE, "--log_interval", "4")
     for _ in range(6):
         begun.step()
     begun.close()
-    resumed = worker(tmp_path, 0.03, "--log_interval", "4", resume=True)
+    resumed = worker(tmp_path, 0.03, *ALONE, "--log_interval", "4", resume=True)
     for _ in range(2):
         resumed.step()
     resumed.close()
@@ -141,7 +142,7 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
         return predict(observations, actions)
 
     monkeypatch.setattr(copy, "member_rewards", noted)
-    trained = worker(tmp_path, 0.03, rewarder=copy)
+    trained = worker(tmp_path, 0.03, *ALONE, rewarder=copy)
     assert trained.policy.log_std is not None
     with torch.no_grad():
         trained.policy.log_std.add_(3)
@@ -157,11 +158,11 @@ def test_the_critic_of_another_run_tells_true_rewards_in_the_units_it_learned_th
     known.board.publish(known.predictor)
     known.normaliser = known.predictor.mean, known.predictor.std
     for source, rewarder in (("true", None), ("predicted", known)):
-        begun = worker(tmp_path / source, 0.03, rewarder=rewarder)
+        begun = worker(tmp_path / source, 0.03, *ALONE, rewarder=rewarder)
         begun.step()
         begun.close()
         for name, taken_over in (("a", source == "true"), ("b", False)):
-            flags = ("--load_policy_ckpt_dir", str(tmp_path / source))
+            flags = (*ALONE, "--load_policy_ckpt_dir", str(tmp_path / source))
             loaded = worker(tmp_path / name, 0.03, *flags, rewarder=None if name == "a" else untrained())
             assert (loaded.learner.units.state() == begun.learner.units.state()) == taken_over
             assert loaded.learner.units.rollouts == int(taken_over)
@@ -174,7 +175,7 @@ def test_a_run_without_labels_ends_where_no_episode_is_long_enough_for_a_clip(tm
         channels = Channels.create(synchronous=True, take_turns=False)
         channels.n_labels.value = labels
         given = {"rewarder": untrained(), "channels": channels, "clip_steps": clip_steps}
-        begun = worker(tmp_path, 0.03, *BRIEF_PPO, **given)  # type: ignore[arg-type]
+        begun = worker(tmp_path, 0.03, "--n_envs", "64", *BRIEF_PPO, **given)  # type: ignore[arg-type]
         hopeless = pytest.raises(EnvError, match=r"^none of \d{4} episodes of .* half of --clip_steps 52, .* fewer\.$")
         with hopeless if (labels, clip_steps) == (0, 52) else contextlib.nullcontext():
             while begun.runner.n_episodes < 1050:  # of 25 steps each
@@ -219,7 +220,7 @@ def test_what_is_not_finite_ends_the_run_and_not_the_policy(
     faulty = {"shown": shown, "reward": reward}
     gymnasium.register("Faulty-v0", entry_point="tests.a2c.test_control:FaultyEnv", kwargs=faulty)
     try:
-        begun = worker(tmp_path, 0.01, "--n_envs", "1", env_id="Faulty-v0")
+        begun = worker(tmp_path, 0.01, *ALONE, env_id="Faulty-v0")
         begun.step()
         with np.errstate(over="ignore"), pytest.raises(EnvError, match=rf"^{reason} of Faulty-v0 .* fix the envir"):
             begun.step()

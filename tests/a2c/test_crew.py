@@ -247,7 +247,7 @@ def learns(folder: Path) -> bool:
 @pytest.mark.parametrize("name", ["a2c", "a2c 2"])
 def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    flags = ("--n_envs", "8", *UNEVALUATED, "--run_name", "a")
+    flags = ("--n_envs", "8", "--n_steps", "8", *UNEVALUATED, "--run_name", "a")
     with started(tmp_path, "train_policy_with_original_rewards", PONG, *flags) as process:
         wait_for(lambda: (folder / "progress.csv").exists() and learns(folder), process)
         parts = children(process.pid)

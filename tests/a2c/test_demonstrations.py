@@ -19,7 +19,7 @@ from a2c.model import Policy
 from commands import watch
 from drlhp.errors import UserError
 from envs import env_info
-from tests.support.commands import SYNC, here
+from tests.support.commands import BRIEF_PPO, SYNC, here
 
 CARTPOLE, DOT, PENDULUM = "CartPole-v1", "MovingDotNoFrameskip-v0", "Pendulum-v1"
 
@@ -227,8 +227,8 @@ def test_actions_that_there_are_not_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_from_what_was_recorded_and_goes_on_as_usual(tmp_path: Path) -> None:
-    recorded(CARTPOLE, 4)[0].save(tmp_path / "play.npz")
-    length = ("--million_timesteps", "0.0005", "--eval_episodes", "3", "--n_envs", "1", SYNC)
+    recorded(CARTPOLE, 3)[0].save(tmp_path / "play.npz")
+    length = ("--million_timesteps", "0.0002", "--eval_episodes", "1", "--n_envs", "1", *BRIEF_PPO, SYNC)
     demonstrations = ("--demonstrations", str(tmp_path / "play.npz"))
     here(tmp_path, "train_policy_with_original_rewards", CARTPOLE, *length, *demonstrations, "--run_name", "a")
     with (tmp_path / "a" / "evaluations.csv").open(newline="") as file:

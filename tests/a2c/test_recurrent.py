@@ -106,7 +106,7 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
         runner = runner_for(network)
         policy, config = runner.policy, replace(CONFIG, policy_network=network)
         optimizer = make_optimizer(policy, config)
-        for _ in range(15):
+        for _ in range(8):
             r, _ = runner.collect()
             bounds = (r.terminated, r.truncated)
             r.advantages[:] = advantages(r.rewards, r.values, r.last_values, *bounds, gamma=0.99, gae_lambda=0.95)

@@ -11,7 +11,7 @@ import pytest
 from commands.config import RunConfig
 from commands.config_file import with_config_file
 from commands.flags import parse
-from tests.support.commands import BRIEF_PPO, SYNC, TINY, here, one_sentence
+from tests.support.commands import BRIEF_PPO, SYNC, TINY, UNEVALUATED, here, one_sentence
 
 TRAIN = ("train_policy_with_preferences", "CartPole-v1")
 SETTINGS = """
@@ -40,8 +40,8 @@ def test_flags_on_the_command_line_win(tmp_path: Path) -> None:
 
 def test_a_runs_config_json_makes_a_run_of_the_same_settings(tmp_path: Path) -> None:
     """Also of one whose algorithm is not the environment's usual one."""
-    more = (*BRIEF_PPO, "--gamma", "0.9", "--n_steps", "7", "--million_timesteps", "0.0004")
-    here(tmp_path, *TRAIN, "--synthetic_prefs", *TINY, *more, SYNC, "--run_name", "a")
+    more = (*BRIEF_PPO, "--gamma", "0.9", "--n_steps", "7", "--million_timesteps", "0.0002", "--n_envs", "1")
+    here(tmp_path, *TRAIN, "--synthetic_prefs", *TINY, *more, *UNEVALUATED, SYNC, "--run_name", "a")
     first = json.loads((tmp_path / "a" / "config.json").read_text())["config"]
     here(tmp_path, *TRAIN, "--config", str(tmp_path / "a" / "config.json"), "--run_name", "b")
     second = json.loads((tmp_path / "b" / "config.json").read_text())["config"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -49,10 +48,13 @@ def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started_for_a_seed(words: list[str], preexec_fn: Any, **options: Any) -> subprocess.Popen[str]:
-    """A seed that has all cores is a program with its imports done; one on some of them starts afresh."""
-    start: Any = functools.partial(subprocess.Popen, preexec_fn=preexec_fn) if preexec_fn else PreloadedPopen
-    process: subprocess.Popen[str] = start(words, **options)
-    return process
+    """A program with its imports done, which gets its cores from the thread that starts it."""
+    cores = os.sched_getaffinity(0)
+    preexec_fn()
+    try:
+        return PreloadedPopen(words, **options)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,8 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
     assert all(is_done(run) for run in runs)
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text()
+    cores = [json.loads((run / "config.json").read_text())["machine"]["cores"] for run in runs]
+    assert sum(cores) == max(2, n_cores()), "which they share"
     output = capfd.readouterr().out
     assert "seed0: Finished." in output and "seed1: Finished." in output
     checkpoints = sorted((runs[1] / "policy").glob("step-*.pt"))

@@ -32,7 +32,7 @@ def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_every_command_that_takes_a_run_finds_it_by_its_name(runs: Path) -> None:
     here(None, "--resume", "dot", "--million_timesteps", "0.0008")
     assert policy_steps(runs / "dot") >= 800
-    watched = here(None, "watch", "dot", "--beside", "dot", "--output", "pair.gif").stdout
+    watched = here(None, "watch", "dot", "--beside", "dot", "--output", "pair.mp4").stdout
     assert "policy of runs/dot/policy/" in watched and "left" in watched
     assert "Report: runs/dot/report/report.html" in here(None, "report", "dot").stdout
     assert "runs/dot/show_prefs.mp4" in here(None, "show_prefs", "dot").stdout

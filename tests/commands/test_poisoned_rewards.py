@@ -15,9 +15,10 @@ from tests.support.commands import answers, here, progress, refused
 
 NAN, INF = math.nan, math.inf
 POISON = {"NaN": [NAN], "a mixture": [1.0, NAN, 1e30, -INF, INF, 0.0]}
+FAST_NETWORKS = ("--policy_network", "feature_points", "--reward_predictor_network", "feature_points")
 TASKS = {
     "Poisoned-v0": ("PoisonedPole", "ppo", ("--n_steps", "32", "--ppo_epochs", "2", "--ppo_minibatches", "2")),
-    "PoisonedPicture-v0": ("PoisonedPicture", "a2c", ("--disagreement_bonus", "0.1")),
+    "PoisonedPicture-v0": ("PoisonedPicture", "a2c", ("--disagreement_bonus", "0.1", *FAST_NETWORKS)),
 }
 
 

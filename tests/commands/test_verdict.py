@@ -18,7 +18,7 @@ from tests.support.commands import BRIEF_PPO, DOT, SYNC, here
 
 TRAIN = "train_policy_with_preferences"
 BRIEF = (
-    *("--synthetic_prefs", SYNC, "--n_envs", "1", "--million_timesteps", "0.002", "--max_prefs", "30"),
+    *("--synthetic_prefs", SYNC, "--n_envs", "1", "--million_timesteps", "0.0008", "--max_prefs", "30"),
     *("--max_segs", "60", "--n_initial_epochs", "2", "--log_interval", "5", "--eval_episodes", "2"),
     *BRIEF_PPO,
 )

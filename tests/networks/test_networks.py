@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from a2c import model
 from a2c.model import Policy
 from drlhp.networks import device
-from drlhp.networks.architectures import EnsembleLinear, FeaturePoints, NatureCNN, PolicyMLP, RewardCNN, RewardMLP
+from drlhp.networks.architectures import (
+    EnsembleLinear,
+    FeaturePoints,
+    NatureCNN,
+    PolicyMLP,
+    RewardCNN,
+    RewardMLP,
+    halved,
+)
 from drlhp.networks.device import cpu_has_bf16, use_threads
 from envs import EnvInfo
 from envs.moving_dot import CENTRE, MOVES, MovingDotVectorEnv
@@ -131,6 +140,12 @@ def test_feature_points_follow_a_dot_and_see_the_newest_frame_alone() -> None:
     expected = torch.tanh(torch.tanh(FeaturePoints.scale * torch.tensor([row, column])))
     for seen in body(picture)[0]:
         torch.testing.assert_close(seen[:2], expected, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("side", [84, 83])
+def test_halved_pictures_are_those_of_pytorch_to_the_last_bit(side: int) -> None:
+    given = pixels()[..., :side, :side]
+    assert torch.equal(halved(given), F.avg_pool2d(given.float(), 2))
 
 
 def test_feature_points_see_every_step_of_the_moving_dot() -> None:

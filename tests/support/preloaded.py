@@ -57,6 +57,7 @@ class PreloadedPopen(subprocess.Popen[str]):
             "env": dict(os.environ if given["env"] is None else given["env"]),
             "new_session": given["start_new_session"],
             "largest_file": resource.getrlimit(resource.RLIMIT_FSIZE),
+            "cores": sorted(os.sched_getaffinity(0)),  # of this thread
             "files": [0, 1, 2, *given["pass_fds"]],
         }
         streams = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
@@ -81,9 +82,15 @@ def run_captured(
 
 
 _server: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
+_one_at_a_time = threading.Lock()
 
 
 def _pid_of_new(request: bytes, files: list[int]) -> int:
+    with _one_at_a_time:
+        return _pid_of_next(request, files)
+
+
+def _pid_of_next(request: bytes, files: list[int]) -> int:
     if not _server:
         ours, theirs = socket.socketpair()
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -141,6 +148,7 @@ def _become(request: dict[str, Any], libraries: list[str]) -> None:
     if request["new_session"]:
         os.setsid()
     resource.setrlimit(resource.RLIMIT_FSIZE, request["largest_file"])
+    os.sched_setaffinity(0, request["cores"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -21,6 +21,7 @@ import pytest
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.labelling import ENV_ID, STEPS, segment
+from tests.support.preloaded import run_captured
 
 # A user's script, beside modules of their own whose names are those of the clone's.
 SCRIPT = """
@@ -68,10 +69,13 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
 MODULES = {"pref_db.py", "pref_interface.py", "reward_predictor.py"}
 
 
+def without_python_path() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+
 def carried_out(words: Words, cwd: Path | None = None, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Returns what a command printed, after a check of its exit status; no `PYTHONPATH` helps it."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=cwd, env=without_python_path(), capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -171,9 +175,10 @@ def test_the_source_distribution_has_what_its_tests_need(sdist: Path, tmp_path: 
     (folder,) = tmp_path.iterdir()
     assert not (folder / "results").exists()
     two_files = ("-k", "test_floors or test_run_files")  # of all that are collected
-    words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *two_files)
-    printed = carried_out(words, cwd=folder).stdout
-    assert re.search(r"\d+ passed, .*\b\d+ deselected in", printed), printed
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain", *two_files]
+    done = run_captured(words, 240, cwd=folder, env=without_python_path())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed, .*\b\d+ deselected in", done.stdout), done.stdout
 
 
 @pytest.mark.slow
@@ -224,7 +229,8 @@ def test_the_program_serves_stores_without_the_clone(form: str, user: Path, requ
 
 def test_all_names_can_be_imported_without_stable_baselines3() -> None:
     script = "import sys; sys.modules['stable_baselines3'] = None; from drlhp import *; HumanPreferencesEnvWrapper"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    done = run_captured([sys.executable, "-c", script], 240, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_library_needs_what_the_clone_pins_and_its_developers_need_all_of_that() -> None:
