@@ -18,6 +18,7 @@ from a2c.runner import Actor, Rollout, act_in_turns
 from a2c.update import Batch, Descent, gradients
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.processes import Children
+from drlhp.runtime.pulse import doing
 from envs import env_info, make_vec_env
 
 
@@ -107,10 +108,11 @@ def run_follower(channels: Channels, spec: FollowerSpec) -> None:
     follower, link = Follower(spec), spec.link
     try:
         while True:
-            with linked():
+            with linked(), doing(""):  # whoever waits for the next order waits for the leader
                 task, arguments = link.recv()
             method: Callable[..., Any] = getattr(follower, task)
-            result = method(*arguments)
+            with doing("its part of a step"):
+                result = method(*arguments)
             with linked():
                 link.send(result)
     except CrewBroken:

@@ -27,8 +27,21 @@ from commands.flags import parse
 from drlhp.networks.device import CPU
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.processes import Children
+from drlhp.runtime.pulse import Pulse
 from envs import env_info
-from tests.support.commands import PONG, UNEVALUATED, alive, children, here, policy_steps, progress, started, wait_for
+from tests.support.commands import (
+    BRIEF_PPO,
+    DEADLINE,
+    PONG,
+    UNEVALUATED,
+    alive,
+    children,
+    here,
+    policy_steps,
+    progress,
+    started,
+    wait_for,
+)
 
 BREAKOUT, ENDURO = "BreakoutNoFrameskip-v4", "EnduroNoFrameskip-v4"
 
@@ -53,12 +66,16 @@ class DistantEnv(gymnasium.Env):
 
 
 @contextmanager
-def leader(folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT) -> Iterator[PolicyWorker]:
-    """A worker on the true reward in this process, with the others in theirs."""
+def leader(
+    folder: Path, config: PolicyConfig, size: int, env_id: str = BREAKOUT, pulses: dict[str, Pulse] | None = None
+) -> Iterator[PolicyWorker]:
+    """A worker on the true reward in this process, with the others in theirs, whose pulses go to `pulses`."""
     channels = Channels.create(synchronous=False, take_turns=False)
     children = Children(channels)
     followers = start_crew(children, env_id, config, size)
     worker = PolicyWorker(WorkerSpec(env_id, config, folder, 0, followers=followers), channels)
+    if pulses is not None:
+        pulses |= children.patience.watched
     try:
         yield worker
     finally:
@@ -101,6 +118,18 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, network: str, tmp
         "Adam's first steps are as long for tiny gradients as for large"
     )
     assert float(moved_by_crew.norm()) == pytest.approx(float(moved.norm()), rel=0.03)
+
+
+def test_nobody_is_said_to_start_for_ever(tmp_path: Path) -> None:
+    """A process of the crew that waits for its leader, as during pretraining, takes no time of its own."""
+    words = ["train_policy_with_original_rewards", BREAKOUT, "--n_steps", "2", "--n_envs", "2", *BRIEF_PPO]
+    pulses = dict[str, Pulse]()
+    with leader(tmp_path, parse([*words, *UNEVALUATED]).policy, 2, pulses=pulses) as worker:
+        worker.step()
+        deadline = time.monotonic() + DEADLINE
+        while pulses["a2c 2"].what and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not pulses["a2c 2"].what
 
 
 def test_a_crew_reads_vectors_by_the_same_running_statistics(tmp_path: Path) -> None:
