@@ -556,6 +556,22 @@ def test_reader_in_the_middle_of_a_query_does_not_hold_up_an_answer(db: PrefDB) 
         assert other_tool.execute("SELECT count(*) FROM answer").fetchone() == (2,)
 
 
+@pytest.mark.of_a_file
+def test_opening_a_store_twice_leaves_the_locks_that_keep_other_processes_from_its_log(db: PrefDB) -> None:
+    """Else the last of them to close would remove the log, and with it each later answer."""
+    db.add_answer(pair(0), Choice.A, teacher="person")
+    PrefDB.open(db.path, read_only=True).close()
+    PrefDB.open(db.path).close()
+    visit = f"from pref_db import PrefDB; PrefDB.open({str(db.path)!r}).close()"
+    subprocess.run([sys.executable, "-c", visit], cwd=ROOT, check=True)
+    db.add_answer(pair(1), Choice.A, teacher="person")
+    count = (
+        f"import sqlite3; print(*sqlite3.connect({str(db.path)!r}).execute('SELECT count(*) FROM answer').fetchone())"
+    )
+    seen = subprocess.run([sys.executable, "-c", count], check=True, capture_output=True, text=True)
+    assert seen.stdout == "2\n"
+
+
 def test_read_only_refuses_to_write(db: PrefDB) -> None:
     with (
         contextlib.closing(PrefDB.open(db.path, read_only=True)) as reader,

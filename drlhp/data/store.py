@@ -12,7 +12,7 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-LINK_BYTES = 4096  # more than an address has
+LINK_BYTES = 4096  # more than an address has, and no more than the smallest SQLite file of ours
 SCHEMES = (b"postgresql://", b"postgres://")
 
 
@@ -94,8 +94,14 @@ def repeated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, 
 
 
 def link_of(path: Path) -> str | None:
-    """Returns the address in a file that leads to a PostgreSQL store; None for any other file."""
+    """Returns the address in a file that leads to a PostgreSQL store; None for any other file.
+
+    A SQLite file is not opened: when a file is closed, the system drops all locks that this process has on it, also
+    those of SQLite. Another process would then take itself for the last one, and remove the log that answers go to.
+    """
     try:
+        if path.stat().st_size >= LINK_BYTES:
+            return None
         with path.open("rb") as file:
             start = file.read(LINK_BYTES)
     except OSError:

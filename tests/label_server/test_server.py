@@ -382,15 +382,18 @@ def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600, "a copied folder is mended"
 
 
-def test_prometheus_reads_the_numbers_with_the_runs_token_alone(server: Server) -> None:
-    client = server.client()
-    client.answer(client.next()[0], "left", "one")
-    client.post("/api/next", {"n": 2})
-    invited = client.post("/api/invite", {"labeller": "Ada"})[1]["token"]
-    for secret in ("", "Bearer", f"Bearer {'0' * 32}", f"Bearer {invited}", f"Basic {server.token}"):
-        code, body, headers = client.request("GET", "/metrics", headers={"Authorization": secret})
-        assert code == 401 and b"drlhp_" not in body and headers["WWW-Authenticate"] == "Bearer"
-    code, body, _ = server.anonymous().request("GET", "/metrics", headers={"Authorization": f"Bearer {server.token}"})
+def test_prometheus_reads_the_numbers_with_the_runs_token_alone(tmp_path: Path) -> None:
+    make_store(tmp_path, 60)
+    with running(tmp_path) as server:
+        client = server.client()
+        client.answer(client.next()[0], "left", "one")
+        client.post("/api/next", {"n": 2})
+        invited = client.post("/api/invite", {"labeller": "Ada"})[1]["token"]
+        for secret in ("", "Bearer", f"Bearer {'0' * 32}", f"Bearer {invited}", f"Basic {server.token}"):
+            code, body, headers = client.request("GET", "/metrics", headers={"Authorization": secret})
+            assert code == 401 and b"drlhp_" not in body and headers["WWW-Authenticate"] == "Bearer"
+        bearer = {"Authorization": f"Bearer {server.token}"}
+        code, body, _ = server.anonymous().request("GET", "/metrics", headers=bearer)
     families = text_string_to_metric_families(body.decode())
     values = {sample.name: sample.value for family in families for sample in family.samples}
     assert code == 200 and values.pop("drlhp_labellers") <= 1, "none if the page was silent for a few seconds"
