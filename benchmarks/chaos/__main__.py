@@ -36,7 +36,7 @@ from commands.run_folder import git_revision
 from drlhp.runtime.machine import machine
 
 SPARE = 24  # blows, for processes that end by themselves just before
-LAST_MINUTES = 1.5  # in which no case begins, so that those that have begun may end
+LAST_MINUTES = 0.5  # in which no case begins, so that those that have begun may end: the last ones take seconds
 Name = Literal["routes", "server_kills", "full_disks", "stored_files", "parser", "signals", "real_lines"]
 
 
