@@ -27,7 +27,7 @@ from drlhp.data.rows import (
     SEGMENT_COLUMNS,
     SELECT_LABEL,
     answer_row,
-    given_seq,
+    insert_answer,
     label_of,
     segment_row,
 )
@@ -175,8 +175,7 @@ class PrefDB:
 
         def add() -> list[Label | None]:
             with self.transaction() as db:
-                named = zip(answers, own_ids, strict=True)
-                times = (None, None)
+                named, times = zip(answers, own_ids, strict=True), (None, None)
                 seqs = [self._insert(db, one, Choice(by), teacher, own_id, times, None) for (one, by), own_id in named]
                 if self.horizon.hides:
                     self.horizon.move(max([self.horizon.seq, *seqs]), self.newest_seq())
@@ -189,7 +188,7 @@ class PrefDB:
         with self.transaction() as db:
             for answer in answers:
                 db.execute(INSERT_COMPARISON + IF_NEW, (answer.comparison_id, answer.a, answer.b))
-                given_seq(db.execute(INSERT_FULL_ANSWER, answer_row(answer)))
+                db.execute(INSERT_FULL_ANSWER, answer_row(answer))
 
     def labels(self, after: int = 0) -> list[Label]:
         """Returns, in order, what a reader that has seen every answer up to seq `after` needs to catch up.
@@ -285,7 +284,8 @@ class PrefDB:
     def n_labels(self) -> int:
         """Returns how many effective answers train the predictor."""
         if self.horizon.hides:
-            return len(self.labellers())
+            query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
+            return self.read(query, (self.horizon.seq,))[0][0]
         seen, n = self._counted
         ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen, seen))
         n += given - taken_back
@@ -320,7 +320,7 @@ class PrefDB:
         answered_at = time.time() if answered_at is None else answered_at
         left = b if comparison.flip else a
         values = (client_id, comparison.id, teacher, *choice.columns(a, b), left)
-        return given_seq(db.execute(INSERT_ANSWER, (*values, shown_at, answered_at, supersedes)))
+        return insert_answer(db, INSERT_ANSWER, (*values, shown_at, answered_at, supersedes))
 
     def insert_comparison(self, db: Statements, comparison: Comparison) -> None:
         """Inserts the question and its segments, if they are new, in the caller's transaction."""
@@ -379,4 +379,4 @@ def _copy_answers(db: Statements, answers: list[tuple]) -> None:
         else:
             supersedes = 7  # its place among the values
             values[supersedes] = seqs[values[supersedes]]
-            seqs[seq] = given_seq(db.execute(INSERT_FULL_ANSWER, (client_id, *values)))
+            seqs[seq] = insert_answer(db, INSERT_FULL_ANSWER, (client_id, *values))

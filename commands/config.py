@@ -24,7 +24,8 @@ from reward_predictor import PredictorConfig
 PARTS = ("prefs", "predictor", "policy", "page")  # in which a config, and config.json, keeps most of its settings
 # Settings of where a run is kept and how it is shown, which do not change its results.
 INCIDENTAL = (
-    *("config", "run_name", "log_dir", "store", "resume", "render_episodes", "debug", "track", "metrics", "page"),
+    *("config", "run_name", "log_dir", "store", "resume"),
+    *("render_episodes", "debug", "track", "metrics", "page"),
 )
 
 

@@ -28,11 +28,7 @@ REPORTED = {
         "epochs": ("counter", "pretraining_epochs", "Passes over the initial labels"),
         "batches_due": ("counter", "label_batches_due", "Batches of labels that the policy's steps have made due"),
         "batches_trained": ("counter", "label_batches_trained", "Batches of labels that were trained of those due"),
-        "label_lag_seconds": (
-            "gauge",
-            "label_lag_seconds",
-            "From a label to weights that learned from it",
-        ),
+        "label_lag_seconds": ("gauge", "label_lag_seconds", "From a label to weights that learned from it"),
     },
 }
 ACCURACY = {"training": "training_accuracy", "held out": "validation_accuracy"}

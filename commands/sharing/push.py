@@ -27,7 +27,10 @@ from pref_db import PrefDB, store_path
 # What config.json tells of a run elsewhere. The command line and the machine stay here: they hold paths and names.
 TOLD = ("run_id", "began_as", "started", "git_revision", "versions")
 # Settings of this machine, which are shared as if they had not been given.
-OF_THIS_MACHINE: dict[str, Any] = {"config": None, "log_dir": "runs", "store": None, "resume": None, "page": {}}
+OF_THIS_MACHINE: dict[str, Any] = {
+    **{"config": None, "log_dir": "runs", "store": None, "resume": None, "metrics": None},
+    "page": {},
+}
 PATHS = {
     "prefs": ("load_prefs_dir",),
     "predictor": ("load_reward_predictor_ckpt_dir",),

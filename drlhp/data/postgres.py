@@ -32,6 +32,7 @@ except ImportError as missing:
 T = TypeVar("T")
 log = logging.getLogger("run")
 
+LAST_SEQ_GIVEN = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('answer', 'seq')::regclass), 0)"
 PATIENCE = 60.0  # seconds to wait for a database that does not answer any more
 LOOK_SECONDS = 0.25  # between two looks at what others have stored: each is a journey to the database and back
 SAID_AFTER = 1.0  # seconds of waiting before the person is told
@@ -252,8 +253,7 @@ class PostgresSchema:
 
     def last_seq_given(self) -> int:
         """Returns the seq that an answer got last, also if a restored dump lacks that answer."""
-        given = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('answer', 'seq')::regclass), 0)"
-        return int(self.read(given)[0][0])
+        return int(self.read(LAST_SEQ_GIVEN)[0][0])
 
     def back_up(self, path: Path) -> None:
         """Copies everything at one moment to a new SQLite file, even while other processes write."""

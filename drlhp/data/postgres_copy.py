@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from drlhp.data import sqlite_file
 from drlhp.data.address import Address
-from drlhp.data.postgres import Connection, PostgresSchema
+from drlhp.data.postgres import LAST_SEQ_GIVEN, Connection, PostgresSchema
 from drlhp.data.schema import SCHEMA_VERSION, VERSIONS, migrate, statements_of
 from drlhp.data.sqlite_file import connect, explain
 from drlhp.errors import PrefDBError, naming
@@ -129,7 +130,7 @@ def _fill(db: Connection, source: sqlite3.Connection) -> None:
         with db.plain.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
             for row in source.execute(f"SELECT {columns} FROM {table} ORDER BY rowid"):
                 copy.write_row(row)
-    given = source.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'").fetchone()[0]
+    given = source.execute(sqlite_file.LAST_SEQ_GIVEN).fetchone()[0]
     for table, column in COUNTED.items():
         (last,) = db.execute(f"SELECT coalesce(max({column}), 0) FROM {table}").fetchone()
         last = max(last, given) if table == "answer" else last
@@ -147,8 +148,7 @@ def back_up(db: Connection, path: Path) -> None:
             target.execute("BEGIN")
             for table in TABLES:
                 _copy_back(db, target, table)
-            given = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('answer', 'seq')::regclass), 0)"
-            last = db.execute(given).fetchone()[0]
+            last = db.execute(LAST_SEQ_GIVEN).fetchone()[0]
             target.execute("DELETE FROM sqlite_sequence WHERE name = 'answer'")
             target.execute("INSERT INTO sqlite_sequence VALUES ('answer', ?)", (last,))
             target.execute("COMMIT")

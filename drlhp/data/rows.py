@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from drlhp.data.comparison import MU, Answer, Choice, Label, is_validation
 from drlhp.data.segment import Segment
-from drlhp.data.store import Rows
+from drlhp.data.store import Statements
 from drlhp.data.views import compress
 
 IF_NEW = " ON CONFLICT (id) DO NOTHING"
@@ -14,13 +16,11 @@ SEGMENT_COLUMNS = "id, length, stack, policy_step, seed, fps, layout, arrays, vi
 INSERT_SEGMENT = f"INSERT INTO segment ({SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_COMPARISON = "INSERT INTO comparison (id, segment_a, segment_b) VALUES (?, ?, ?)"
 ANSWER_COLUMNS = "client_id, comparison_id, teacher, choice, preferred, shown_left, shown_at, answered_at, supersedes"
-INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
+INSERT_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 # What a labeller's page or terminal adds; see drlhp.labelling.answer_log.
 LABELLER_COLUMNS = "labeller, lease_token, watched_ms, replays, speed, late, flag, note"
 NO_LABELLER = "NULL, NULL, NULL, 0, 1.0, 0, 0, ''"  # the same for a file of schema version 1
-INSERT_FULL_ANSWER = (
-    f"INSERT INTO answer ({ANSWER_COLUMNS}, {LABELLER_COLUMNS}) VALUES ({', '.join('?' * 17)}) RETURNING seq"
-)
+INSERT_FULL_ANSWER = f"INSERT INTO answer ({ANSWER_COLUMNS}, {LABELLER_COLUMNS}) VALUES ({', '.join('?' * 17)})"
 SELECT_LABEL = """
     SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
@@ -65,6 +65,10 @@ def label_of(row: tuple) -> Label:
     return Label(seq, comparison_id, a, b, mu, is_validation(comparison_id), supersedes)
 
 
-def given_seq(inserted: Rows) -> int:
-    """Returns the seq of an answer from the outcome of its INSERT."""
-    return int(inserted.fetchall()[0][0])  # all rows: an unfinished statement would keep SQLite from committing
+def insert_answer(db: Statements, insert: str, values: Sequence[Any]) -> int:
+    """Stores an answer by INSERT_ANSWER or INSERT_FULL_ANSWER, whose first value is its client_id; returns its seq.
+
+    The INSERT itself cannot return it on every system: Red Hat 9 has a SQLite that does not know RETURNING.
+    """
+    db.execute(insert, values)
+    return int(db.execute("SELECT seq FROM answer WHERE client_id = ?", values[:1]).fetchone()[0])

@@ -17,6 +17,7 @@ from drlhp.runtime.locks import leads_to
 
 T = TypeVar("T")
 BUSY_SECONDS = 10.0
+LAST_SEQ_GIVEN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'"
 # An old log of writes beside a good copy would damage that too.
 DAMAGED = (
     "is damaged: restore a copy, without the -wal and -shm files that lie here (the command `restore RUN COPY` does "
@@ -182,7 +183,7 @@ class SqliteFile:
 
     def last_seq_given(self) -> int:
         """Returns the seq that an answer got last, also if that answer is not in the file."""
-        return int(self.read("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'answer'")[0][0])
+        return int(self.read(LAST_SEQ_GIVEN)[0][0])
 
     def close(self) -> None:
         """Folds the write-ahead log into the file, so that it can be copied alone; may be called twice.

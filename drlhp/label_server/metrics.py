@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from drlhp.errors import PrefDBError, UserError
 from drlhp.label_server.shared import Shared
-from drlhp.runtime.metrics import TYPE, Number, check_package, exposition
+from drlhp.runtime.metrics import Number, check_package, exposition
 
 GAUGES = {
     "labels": "Labels in the store",
@@ -37,7 +37,9 @@ def metrics(shared: Shared) -> Callable[[Request], Awaitable[Response]]:
             return JSONResponse({"error": str(error)}, 501)
         except (PrefDBError, OSError) as error:
             return JSONResponse({"error": str(error)}, 503)
-        return Response(exposition(_numbers(shared, status)), media_type=TYPE)
+        from prometheus_client import CONTENT_TYPE_LATEST  # only who asks for metrics needs its package
+
+        return Response(exposition(_numbers(shared, status)), media_type=CONTENT_TYPE_LATEST)
 
     return handle
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from drlhp.data.comparison import Choice, Side, choice_of, side_of
-from drlhp.data.rows import INSERT_FULL_ANSWER, given_seq
+from drlhp.data.rows import INSERT_FULL_ANSWER, insert_answer
 from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answers import PERSON, HistoryRow, Lease, Receipt, Submission, SubmissionError
 from drlhp.labelling.leases import Leases
@@ -224,7 +224,7 @@ class AnswerLog:
         about = (one.client_id, one.comparison_id, one.teacher, stored, preferred, left)
         times = (None if stored == "retracted" else one.shown_at, one.answered_at, supersedes or one.supersedes)
         labeller = (one.labeller, one.token, one.watched_ms, one.replays, one.speed, late, one.flag, one.note)
-        return given_seq(db.execute(INSERT_FULL_ANSWER, (*about, *times, *labeller)))
+        return insert_answer(db, INSERT_FULL_ANSWER, (*about, *times, *labeller))
 
     @staticmethod
     def _settle(db: Statements, comparison_id: str) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 PREFIX = "drlhp_"
-TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of what `exposition` returns
 
 
 class Number(NamedTuple):

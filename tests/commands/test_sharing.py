@@ -108,6 +108,7 @@ def test_what_is_pushed_names_no_path_and_no_machine(finished: Path, tmp_path: P
     record["config"]["prefs"]["load_prefs_dir"] = record["config"]["policy"]["demonstrations"] = "/home/ann/secret"
     record["config"]["log_dir"] = "/home/ann/runs"
     record["config"]["page"]["web_host"] = "secret.example.org"
+    record["config"]["metrics"] = "secret.example.org:9100"
     record["command"] = ["run.py", "/home/ann/secret"]
     (run / "config.json").write_text(json.dumps(record))
     here(None, "push", str(run), str(tmp_path / "out"))

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 
 from drlhp.data.comparison import Choice, Comparison, Label
-from drlhp.data.rows import INSERT_ANSWER, SELECT_LABEL, given_seq, label_of
+from drlhp.data.rows import INSERT_ANSWER, SELECT_LABEL, label_of
 from pref_db import PrefDB
 
 
@@ -22,9 +22,10 @@ def undo_last(db: PrefDB, teacher: str) -> tuple[Label, Comparison] | None:
         if not rows:
             return None
         undone, comparison_id, left = rows[0]
-        values = (uuid.uuid4().hex, comparison_id, teacher, "retracted", None, left)
-        seq = given_seq(cursor.execute(INSERT_ANSWER, (*values, None, time.time(), undone)))
-        label = label_of(db.read(f"{SELECT_LABEL} WHERE seq = ?", (seq,))[0])
+        client_id = uuid.uuid4().hex
+        values = (client_id, comparison_id, teacher, "retracted", None, left)
+        cursor.execute(INSERT_ANSWER, (*values, None, time.time(), undone))
+        label = label_of(db.read(f"{SELECT_LABEL} WHERE client_id = ?", (client_id,))[0])
         return label, Comparison(db.segment(label.a), db.segment(label.b), flip=left != label.a)
 
 
