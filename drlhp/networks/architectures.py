@@ -210,7 +210,7 @@ class FeaturePoints(nn.Module):
 
 
 def halved(pixels: Tensor) -> Tensor:
-    """Uint8 (B, C, H, W) -> float32 (B, C, H // 2, W // 2): what `avg_pool2d` returns, in a quarter of its time."""
+    """Uint8 (B, C, H, W) -> float32 (B, C, H // 2, W // 2): what `avg_pool2d` returns, sooner on a CPU."""
     pairs = pixels[:, :, :-1:2].short() + pixels[:, :, 1::2]
     return (pairs[..., :-1:2] + pairs[..., 1::2]).float() / 4
 
