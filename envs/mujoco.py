@@ -211,7 +211,7 @@ def _canvas(gymnasium_id: str) -> Any:
     # Each model that moves about has a camera of this name that follows it; Gymnasium's default camera stands still.
     body = make_body(gymnasium_id, render_mode="rgb_array", camera_name="track", **size)
     body.model.vis.quality.offsamples = 0
-    body.reset()
+    body.reset(seed=0)  # a body without such a camera is seen from where it lies now
     body.render()  # creates the renderer
     atexit.register(body.close)  # runs before MuJoCo's own hook, which destroys the context that this needs
     flags = body.mujoco_renderer.viewer.scn.flags
@@ -242,6 +242,7 @@ def _draw(env_id: str, states: NDArray[Any]) -> NDArray[np.uint8]:
         with warnings.catch_warnings():  # GLFW's warnings repeat the error below
             warnings.simplefilter("ignore")
             body = _canvas(TASKS[env_id].gymnasium_id if env_id in TASKS else env_id)
+        body.mujoco_renderer.viewer.make_context_current()  # another body's, or a user's, may have been drawn since
         for state in states:
             body.set_state(state[: body.model.nq], state[body.model.nq :])
             _lay_floor_under(body)

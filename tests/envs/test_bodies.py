@@ -213,6 +213,17 @@ def test_a_clip_is_drawn_from_states_when_it_is_asked_about_and_stored_so(tmp_pa
         assert db.segment(a.id).is_drawn, "what was drawn stays"
 
 
+def test_bodies_drawn_in_turn_look_as_each_does_alone() -> None:
+    """A renderer's context stays current until another is made so, and two bodies' share their numbers of buffers."""
+    states = {task: np.random.default_rng(0).normal(0, 0.3, (2, n)) for task, n in (("Ant", 29), ("Reacher", 8))}
+    try:
+        first = {task: draw_states(f"{task}-v1", states[task]) for task in states}
+    except EnvError as error:
+        pytest.skip(str(error))
+    for task in [*states, *states]:
+        np.testing.assert_array_equal(draw_states(f"{task}-v1", states[task]), first[task])
+
+
 def test_a_pair_that_cannot_be_drawn_is_left_out_with_its_reason() -> None:
     a, b = segments("Reacher", 10)
     draw_with(draw_states)
