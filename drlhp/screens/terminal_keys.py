@@ -8,12 +8,13 @@ import contextlib
 import os
 import re
 import select
+import signal
 import sys
 import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from drlhp.screens.keys import ALWAYS, PLAYING, TERMINAL_KEYS
@@ -125,6 +126,16 @@ def in_foreground(fd: int) -> bool:
         return True
 
 
+@contextlib.contextmanager
+def unstopped() -> Iterator[None]:
+    """Lets this thread set the terminal's mode although the shell may have taken the terminal back just now."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class TerminalKeys:
     """Single keys at the terminal, beside a window that shows the clips; `close` gives the terminal back."""
 
@@ -150,7 +161,10 @@ class TerminalKeys:
             mode = termios.tcgetattr(self._in)
             if mode[3] & termios.ICANON:  # it comes from the shell, perhaps once more
                 self._before = mode
-                tty.setcbreak(self._in)
+                with unstopped():
+                    tty.setcbreak(self._in)
+                    if not in_foreground(self._in):  # Ctrl-Z and `bg` came amid this
+                        termios.tcsetattr(self._in, termios.TCSANOW, mode)
         read_keys(self._source, self._keys)
 
     def new_pair(self) -> None:
@@ -179,5 +193,5 @@ class TerminalKeys:
         atexit.unregister(self.close)
         os.close(self._source)
         if self._before is not None and in_foreground(self._in):
-            with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+            with contextlib.suppress(OSError, termios.error), unstopped():  # the terminal is gone
                 termios.tcsetattr(self._in, termios.TCSAFLUSH, self._before)

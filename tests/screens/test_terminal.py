@@ -46,7 +46,7 @@ from tests.support.commands import answers
 
 # A person at the terminal, or beside a window, without the rest of the command, whose imports take seconds.
 LABELLING = """
-import itertools, signal, sys, time
+import itertools, os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 from drlhp.screens import terminal, terminal_keys
@@ -58,6 +58,13 @@ db = PrefDB.open(sys.argv[1])
 terminal.GUARD_SECONDS = terminal_keys.GUARD_SECONDS = float(sys.argv[2])
 segments = list(db.segments())
 window = NoScreen()
+look, stops = terminal_keys.in_foreground, iter(sys.argv[4:])
+def in_foreground(fd):
+    found = look(fd)
+    if found and db.n_answers() and next(stops, None):
+        os.kill(0, signal.SIGTSTP)  # as if Ctrl-Z were pressed after the look
+    return found
+terminal_keys.in_foreground = in_foreground
 place = (window, terminal_keys.TerminalKeys(window.playback)) if sys.argv[3:] else open_screen("terminal")
 gatherer = PersonGatherer(db, *place, "ann")
 try:
@@ -578,6 +585,26 @@ def test_beside_a_window_the_terminal_is_left_to_the_shell_while_that_has_it(fol
         type_line("wait; exit", "exit")
         assert shell.ended() == 0, "no job was stopped"
     assert len(shell.answers()) == 2
+
+
+def test_a_stop_amid_taking_the_terminal_stops_nothing_when_it_goes_on_in_the_background(folder: Path) -> None:
+    (folder / "labelling.py").write_text(LABELLING)
+    surroundings = {"PYTHONPATH": str(ROOT), "PS1": "ready> ", "TERM": "dumb"}
+    with terminal(folder, columns=400, command=("bash", "--norc", "--noprofile", "-i"), **surroundings) as shell:
+        shell.wait_for("ready> ")
+        words = (sys.executable, str(folder / "labelling.py"), str(folder / "prefs.db"), "0", "window", "stops")
+        shell.press(f"{shlex.join(words)}\r")
+        shell.wait_for("after 0 answers: which clip is better?")
+        shell.read_until(lambda: not termios.tcgetattr(shell.slave)[3] & termios.ICANON)
+        shell.press("l")
+        shell.wait_for("Stopped")
+        shell.press("bg; cat\r")  # cat has the terminal as the shell lends it, which is how a program takes it
+        shell.wait_for("after 1 answers: which clip is better?")
+        shell.press("\x04kill -INT %1\r")
+        shell.wait_for("printed at the end")
+        shell.press("wait; stty; exit\r")
+        assert shell.ended() == 0, "no job was stopped"
+    assert b"-icanon" not in shell.seen and b"-echo" not in shell.seen
 
 
 def test_what_is_no_text_or_cannot_be_printed_ends_nothing(folder: Path) -> None:
