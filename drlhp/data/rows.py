@@ -38,6 +38,18 @@ COUNT_LABELS = """
     FROM answer WHERE seq > ?
 """
 
+# After which answer there are so many effective labels and no more; none if there are fewer since `after`.
+SEQ_BEFORE_NEWEST = """
+    SELECT seq FROM effective_answer WHERE seq > ? AND seq <= ? AND choice <> 'incomparable'
+    ORDER BY seq DESC LIMIT 1 OFFSET ?
+"""
+
+
+def seq_before_newest(db: Any, n: int, after: int) -> int:
+    """Returns the seq after which a PrefDB has its n newest labels; `after` if there are no more than n since then."""
+    rows = db.read(SEQ_BEFORE_NEWEST, (after, db.horizon.seq, n))
+    return rows[0][0] if rows else after
+
 
 def segment_row(segment: Segment) -> tuple[object, ...]:
     """Returns the values of SEGMENT_COLUMNS; int() and float() because SQLite would store numpy scalars as blobs."""

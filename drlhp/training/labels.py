@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from drlhp.data.comparison import Label
+from drlhp.data.rows import seq_before_newest
 from drlhp.errors import DamagedError
 from drlhp.labelling.reliability import Vote, label_weights
 from drlhp.networks.batches import TrainingPair, bootstrap_count
@@ -45,7 +46,7 @@ class LabelSet:
         if self.newest_seq and not self.bell.is_set():
             return
         self.bell.clear()  # before reading: a label that is committed meanwhile rings again
-        for label in self.db.labels(after=self.newest_seq):
+        for label in self.db.labels(after=seq_before_newest(self.db, self.config.label_buffer, self.newest_seq)):
             if label.retracts is not None:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
@@ -84,7 +85,7 @@ class LabelSet:
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to the labels of that moment; later ones are received again."""
         self.pairs, seqs = {}, set(state["seqs"])
-        for label in self.db.labels():
+        for label in self.db.labels(after=min(seqs, default=state["last_seq"]) - 1):
             if label.seq in seqs:
                 self.add(label)
         self.weights, self.newest_seq, self._seq_sampled = state["weights"], state["last_seq"], state["seq_sampled"]

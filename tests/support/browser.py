@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from drlhp.labelling.answers import HistoryRow
 from drlhp.labelling.queue import LabelQueue
@@ -25,6 +25,19 @@ SLOW_KEYS = ("u", "Backspace")  # they take effect when the server answers, and 
 LOADED = "document.querySelector('#stage').dataset.pair"
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
+LOOKS_AT_ONCE = 100
+# Whether an expression, or a function of one argument, holds now or at one of the next looks.
+HOLDS_SOON = """([arg, looks, pause]) => new Promise((done, fail) => {{
+  const look = async () => {{
+    try {{
+      const found = ({expression}), holds = await (typeof found === "function" ? found(arg) : found);
+      holds || --looks <= 0 ? done(Boolean(holds)) : setTimeout(look, pause);
+    }} catch (error) {{
+      fail(error);
+    }}
+  }};
+  look();
+}})"""
 LOADED_AHEAD = "performance.getEntriesByType('resource').filter(e => e.name.includes('/clip/')).length >= 8"
 
 
@@ -33,7 +46,7 @@ def chromium() -> Iterator[Browser]:
     """Starts the system's Chromium; PROGRAM is None if there is none."""
     with sync_playwright() as playwright:
         # Without a sandbox, because tests often run as root, and Chromium has none then. It opens our own page only.
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox", "--disable-gpu"])
         try:
             yield browser
         finally:
@@ -52,17 +65,25 @@ def shown(page: Page) -> str:
     return str(page.evaluate(LOADED))
 
 
-def wait_for_js(page: Page, expression: str, arg: object = None) -> None:
+def wait_for_js(page: Page, expression: str, arg: object = None, wait_ms: int = WAIT_MS) -> bool:
     """Waits until a JavaScript expression holds. Playwright's own way needs eval, which the page forbids.
 
-    Counts looks instead of seconds, because a busy machine may stop the test for minutes. Raises AssertionError after
-    too many.
+    Counts looks instead of seconds, because a busy machine may stop the test for minutes. The page itself looks, as
+    each question from outside goes through four processes. Raises AssertionError after too many, unless fewer looks
+    than usual were wanted: then returns whether it holds.
     """
-    for _ in range(WAIT_MS // POLL_MS):
-        if page.evaluate(expression, arg):
-            return
-        page.wait_for_timeout(POLL_MS)
-    raise AssertionError(expression)
+    left = wait_ms // POLL_MS
+    while left > 0:
+        n_looks = min(left, LOOKS_AT_ONCE)
+        try:
+            if page.evaluate(HOLDS_SOON.format(expression=expression), [arg, n_looks, POLL_MS]):
+                return True
+        except Error as error:
+            if "context was destroyed" not in str(error):  # the page is being left for another
+                raise
+        left -= n_looks
+    assert wait_ms < WAIT_MS, expression
+    return False
 
 
 def wait_for_pair(page: Page) -> str:
@@ -86,14 +107,11 @@ def click(page: Page, selector: str) -> None:
 
 
 def _repeat_until_next(page: Page, act: Callable[[], None], patience: float) -> None:
-    before, looks = wait_for_pair(page), round(1000 * patience / POLL_MS)
-    for look in range(WAIT_MS // POLL_MS):
-        if shown(page) != before:
+    before, patience_ms = wait_for_pair(page), round(1000 * patience)
+    for _ in range(WAIT_MS // patience_ms):
+        act()
+        if wait_for_js(page, f"(before) => {LOADED} !== before", before, patience_ms):
             return
-        if look % looks == 0:
-            act()
-        else:
-            page.wait_for_timeout(POLL_MS)
     raise AssertionError("it does nothing")
 
 

@@ -13,7 +13,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlhp.data.comparison import Choice, Comparison, is_validation
-from drlhp.data.segment import Segment
+from drlhp.data.segment import CompressedSegment, Segment
 from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS, Notices
 from drlhp.networks.architectures import RewardCNN
@@ -330,6 +330,24 @@ def test_only_the_newest_labels_are_kept(ring: Ring) -> None:
         ring.tell(answer(ring.db, range(start, start + 5)))
         trainer.step()
     assert sorted(trainer.labels.pairs) == list(range(10, 16))
+
+
+def test_of_a_long_store_no_more_is_read_than_is_kept(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(ring.db, range(30))
+    trainer, read = ring.trainer(replace(SMALL, label_buffer=6), n_initial=100), list[str]()
+    stored_segment = trainer.labels.db.stored_segment
+
+    def counted(segment_id: str) -> CompressedSegment:
+        read.append(segment_id)
+        return stored_segment(segment_id)
+
+    monkeypatch.setattr(trainer.labels.db, "stored_segment", counted)
+    trainer.labels.receive()
+    kept = trainer.labels.snapshot()
+    assert kept["seqs"] == list(range(25, 31)) and len(read) == 12
+    read.clear()
+    trainer.labels.restore(kept)
+    assert trainer.labels.snapshot() == kept and len(read) == 12
 
 
 def test_more_initial_labels_than_are_kept_start_the_training(ring: Ring) -> None:
