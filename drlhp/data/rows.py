@@ -31,8 +31,8 @@ SELECT_LABEL = """
 COUNT_LABELS = """
     SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable')
         AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq) THEN 1 END), (
-            SELECT count(DISTINCT old.seq) FROM answer AS newer JOIN answer AS old ON old.seq = newer.supersedes
-            WHERE newer.seq > ? AND old.seq <= ? AND old.choice NOT IN ('retracted', 'incomparable')
+            SELECT count(*) FROM answer AS old WHERE seq IN (SELECT supersedes FROM answer WHERE seq > ?)
+            AND seq <= ? AND choice NOT IN ('retracted', 'incomparable')
             AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
         )
     FROM answer WHERE seq > ?
