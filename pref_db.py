@@ -287,7 +287,7 @@ class PrefDB:
             query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
             return self.read(query, (self.horizon.seq,))[0][0]
         seen, n = self._counted
-        ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen, seen))
+        ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen))
         n += given - taken_back
         if not self.store.in_transaction:  # which may be undone
             self._counted = max(newest, seen), n

@@ -26,15 +26,14 @@ SELECT_LABEL = """
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
     FROM answer JOIN comparison ON comparison.id = comparison_id
 """
-# How the number of labels has changed since an answer: the newest answer, labels since then, and those from before that
-# were taken back since then. It is one statement, so that no answer comes between.
+# How the number of labels has changed since an answer: the newest answer, labels given since then, and labels of any
+# time that were taken back or replaced since then and not before. It is one statement, so that no answer comes between.
 COUNT_LABELS = """
-    SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable')
-        AND NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq) THEN 1 END), (
-            SELECT count(*) FROM answer AS old WHERE seq IN (SELECT supersedes FROM answer WHERE seq > ?)
-            AND seq <= ? AND choice NOT IN ('retracted', 'incomparable')
-            AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
-        )
+    SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable') THEN 1 END), (
+        SELECT count(*) FROM answer AS old WHERE choice NOT IN ('retracted', 'incomparable')
+        AND seq IN (SELECT supersedes FROM answer WHERE seq > ?)
+        AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
+    )
     FROM answer WHERE seq > ?
 """
 
