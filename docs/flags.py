@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from a2c.config import PolicyConfig
 from commands.config import RunConfig, settings
+from commands.experiments import ReproduceConfig
 from commands.flags import parse
 from commands.report import ReportConfig
 from commands.sharing.load import LoadConfig
@@ -28,6 +29,7 @@ from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from drlhp.cli.exchange import ExportConfig, ImportConfig
 from drlhp.cli.label import LabelConfig
+from drlhp.cli.restore import RestoreConfig
 from drlhp.label_server.config import PageConfig
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
@@ -47,8 +49,10 @@ COMMANDS = {
     "watch": WatchConfig,
     "show_prefs": ShowPrefsConfig,
     "report": ReportConfig,
+    "reproduce": ReproduceConfig,
     "export": ExportConfig,
     "import": ImportConfig,
+    "restore": RestoreConfig,
     "push": PushConfig,
     "load": LoadConfig,
 }
@@ -97,8 +101,8 @@ def shown(value: object) -> str:
 def rows(config: type, defaults: list[dict[str, Any]]) -> Iterator[str]:
     """Yields the rows of a table: flag, default, help."""
     for name, text in helps(config):
-        if name in ("mode", "env_id"):
-            continue
+        if config is RunConfig and name in ("mode", "env_id"):
+            continue  # the command and ENV
         values = [shown(one.get(name)) for one in defaults]
         default = values[0] if len(set(values)) == 1 else ", ".join(value or "none" for value in values)
         cell = f"{text}{choices(config, name)}".replace("|", "\\|")
