@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -230,7 +231,7 @@ class ReproduceConfig:
     ordinary agent of the same body, and ends in a video of the first seed's agent beside it.
     """
 
-    name: tyro.conf.Positional[str | None] = None
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
     """The experiment; without a name, all of them are listed."""
     seeds: int = 3
     """Number of seeds."""

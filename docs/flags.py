@@ -84,9 +84,12 @@ def choices(config: type, name: str) -> str:
     return f" One of {', '.join(f'`{value}`' for value in typing.get_args(options[0]))}." if options else ""
 
 
-def is_positional(config: type, name: str) -> bool:
-    hint = typing.get_type_hints(config, include_extras=True)[name]
-    return typing.get_args(tyro.conf.Positional[str])[1] in typing.get_args(hint)
+def as_typed(config: type, name: str) -> str:
+    """Returns a field as the help names it: `--seeds`, or RUN for an argument without a flag."""
+    parts = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
+    if typing.get_args(tyro.conf.Positional[str])[1] not in parts:
+        return f"--{name}"
+    return next((str(part.metavar) for part in parts if getattr(part, "metavar", None)), name)
 
 
 def shown(value: object) -> str:
@@ -106,8 +109,7 @@ def rows(config: type, defaults: list[dict[str, Any]]) -> Iterator[str]:
         values = [shown(one.get(name)) for one in defaults]
         default = values[0] if len(set(values)) == 1 else ", ".join(value or "none" for value in values)
         cell = f"{text}{choices(config, name)}".replace("|", "\\|")
-        flag = name if is_positional(config, name) else f"--{name}"
-        yield f"| `{flag}` | {default} | {cell} |"
+        yield f"| `{as_typed(config, name)}` | {default} | {cell} |"
 
 
 def table(config: type, defaults: list[dict[str, Any]]) -> str:
