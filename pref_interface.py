@@ -295,7 +295,7 @@ class PrefInterface:
         if not self._said_same:
             self._said_same = True
             log.warning("%s", found)
-            print(f"No new pair to ask about: {found}. Training goes on with {n_labels} labels.", flush=True)
+            self.gatherer.announce(f"No new pair to ask about: {found}. Training goes on with {n_labels} labels.")
 
     # Passing on answers
 
@@ -324,7 +324,7 @@ class PrefInterface:
                 "explore first, so that clips differ, or judge by something else than now."
             )
             log.warning(said)
-            print(said, flush=True)
+            self.gatherer.announce(said)
 
     def _end(self) -> None:
         """Says once that nobody labels any more; lets training that waits for more labels start if it can."""

@@ -81,8 +81,8 @@ class PredictorConfig:
     """Most passes over the initial labels before the policy starts. With --hold_out they end when the validation loss
     stops falling."""
     labels_per_step: Annotated[float, FINITE] = 0.02
-    """Labels trained on for each agent step of the policy. The paper has 0.1, too much for 2 cores with pixels,
-    and which earns most bodies no more."""
+    """Labels trained on for each agent step of the policy. The paper has 0.1. With pixels that is too much for
+    2 cores, and most bodies learn no better with it."""
     label_batch_size: Annotated[int, at_least(1)] = 16
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None

@@ -44,8 +44,8 @@ class PolicyConfig:
     """Train on whole games of Enduro, through snow, night and fog, instead of the first 3,000 frames, whose rewards are
     easier to compare. Evaluations play whole games either way."""
     all_frames: bool = False
-    """Show the networks the maximum of all four frames of an agent step of Atari's, as people see it, instead of the
-    last two. On by default for games that hide objects from the networks else, such as two of Pacman's four ghosts."""
+    """On Atari, show the networks the maximum of all four frames of an agent step, as people see it, instead of the
+    last two. On by default for games that would otherwise hide objects from them, such as two of Pacman's ghosts."""
     first_episode_steps: Annotated[int, at_least(0)] = 0
     """Steps, at least those of a clip, after which a body's episode may end early. This happens at the end of a
     rollout, if the critic expects much less of the episode than of a new one. Without it, a body that falls would

@@ -42,19 +42,19 @@ USAGE = """usage: python run.py COMMAND ...
 
   train_policy_with_preferences ENV       gather labels, learn the reward from them, and the policy from that
   train_policy_with_original_rewards ENV  learn the policy from the environment's own reward
-  gather_initial_prefs ENV                gather labels on a random policy, and stop
+  gather_initial_prefs ENV                gather labels about an untrained policy, and stop
   pretrain_reward_predictor ENV           learn the reward from stored labels (--load_prefs_dir), and stop
   label RUN                               answer about the segments that a run stored, without training
-  watch RUN                               play a trained agent, with the predicted reward drawn as it plays
+  watch RUN                               play a trained agent, with its predicted reward below
   show_prefs RUN                          step through stored comparisons and their answers
   report RUN...                           write a page that says whether the agent learned, and why
   reproduce NAME                          carry out a named experiment on several seeds; without a name, list them
   export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
-  restore RUN FROM                        put a copy of its store into a run, or keep what is whole of a damaged one
+  restore RUN FROM                        put a copy of a run's store into it, or keep the undamaged rows of the store
   push RUN REPO                           share policy and predictor, or labels, on the Hugging Face Hub or in a folder
-  load REPO                               bring here what others have pushed, and check it
-  --resume RUN                            carry on with a run that was stopped
+  load REPO                               download what others have pushed, and check it
+  --resume RUN                            continue a run that was stopped or that failed
   --version                               the version, and the commit of this clone
   --tyro-print-completion SHELL           a script after which bash completes commands and flags; also for zsh and fish
 

@@ -44,7 +44,7 @@ class RunConfig:
     """What other flags start from: the settings that gave the best measured results, or the paper's."""
     observation_key: str | None = None
     """Part of a Dict observation that the networks read, for example `image`. The run's environment is then called
-    `ENV[image]`. By default they read all parts, laid flat."""
+    `ENV[image]`. By default they read all parts, flattened."""
     seed: Annotated[int, SEED] = 0
     """Seed of every random generator."""
     run_name: str | None = None

@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -222,49 +223,53 @@ class Job:
             )
 
 
-def reproduce_command(arguments: list[str]) -> None:
-    """Carries out `run.py reproduce`. Raises UserError and ChildError."""
-    tyro.cli(reproduce, prog="run.py reproduce", args=arguments, use_underscores=True)
-
-
-def reproduce(
-    name: tyro.conf.Positional[str | None] = None,
-    seeds: int = 3,
-    log_dir: str = LOG_DIR,
-    at_once: int | None = None,
-) -> int:
+@dataclass(frozen=True)
+class ReproduceConfig:
     """Carries out a named experiment on seeds 0, 1, ..., and writes a report about them.
 
     Finished runs stay as they are, and stopped ones are resumed. An experiment that teaches a trick also trains one
     ordinary agent of the same body, and ends in a video of the first seed's agent beside it.
+    """
 
-    Args:
-        name: the experiment; without a name, all of them are listed.
-        seeds: number of seeds.
-        log_dir: folder that holds the run folders.
-        at_once: number of parallel runs; by default as many as cores and memory allow.
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
+    """The experiment; without a name, all of them are listed."""
+    seeds: int = 3
+    """Number of seeds."""
+    log_dir: str = LOG_DIR
+    """Folder that holds the run folders."""
+    at_once: int | None = None
+    """Number of parallel runs; by default as many as cores and memory allow."""
+
+
+def reproduce_command(arguments: list[str]) -> None:
+    """Carries out `run.py reproduce`. Raises UserError and ChildError."""
+    reproduce(tyro.cli(ReproduceConfig, prog="run.py reproduce", args=arguments, use_underscores=True))
+
+
+def reproduce(config: ReproduceConfig) -> int:
+    """Carries out an experiment, or lists all of them.
 
     Raises:
         UserError: there is no such experiment, no folder for it, or one that holds another one's run.
         ChildError: a run failed.
     """
+    name, seeds = config.name, config.seeds
     if name is None:
         _print_experiments()
         return 0
     if name not in EXPERIMENTS:
         raise UserError(f"there is no experiment '{name}'; {nearest(name, list(EXPERIMENTS))}")
-    at_once = at_once_by_default() if at_once is None else at_once
-    for flag, value in (("seeds", seeds), ("at_once", at_once)):
-        if value < 1:
+    for flag, value in (("seeds", seeds), ("at_once", config.at_once)):
+        if value is not None and value < 1:
             raise UserError(f"--{flag} must be 1 or more, not {value}.")
-    folder, ordinary = Path(log_dir), EXPERIMENTS[name].ordinary
+    folder, ordinary = Path(config.log_dir), EXPERIMENTS[name].ordinary
     jobs = [Job(name, seed, folder / f"{name}-seed{seed}") for seed in range(seeds)]
     beside = [Job(ordinary, 0, folder / f"{ordinary}-seed0")] if ordinary else []
     for job in (*jobs, *beside):
         job.check()
     page = _prepare(folder, name)
     n_left = sum(not is_done(job.run) for job in (*jobs, *beside))
-    at_once = max(1, min(at_once, n_left))  # the cores are divided between them
+    at_once = max(1, min(config.at_once or at_once_by_default(), n_left))  # the cores are divided between them
     print(f"{EXPERIMENTS[name].title}: {seeds} seeds, {at_once} at a time", flush=True)
     failed = _carry_out([*jobs, *beside], at_once)
     _write_report(jobs, page)

@@ -145,7 +145,7 @@ def _check_changes(before: RunConfig, now: RunConfig) -> None:
     if now.store != before.store:
         place = Path(now.resume or "") / "prefs.db"
         if before.store is None:
-            raise UserError("a run that keeps its labels in a file goes on so; leave out --store, or start a new run.")
+            raise UserError("this run keeps its labels in a file; leave out --store, or start a new run.")
         raise UserError(
             f"--store stays {before.store} in a resumed run; leave it out, and write the new address of a database "
             f"that has moved into {place}."

@@ -46,10 +46,10 @@ class WatchConfig:
     beside: Path | None = None
     """Run folder or policy checkpoint of a second agent of the same environment, which plays on the right."""
     output: Path | None = None
-    """Write a captioned video (.mp4, .gif) instead of opening a window, up to a Ctrl-C; if it exists, the new one is
+    """Write a captioned video (.mp4, .gif) instead of opening a window, until Ctrl-C; if it exists, the new one is
     numbered."""
     record_demonstrations: Path | None = None
-    """Show nothing, and write the episodes, up to a Ctrl-C, to this file (.npz), for `--demonstrations` of a training
+    """Show nothing, and write the episodes, until Ctrl-C, to this file (.npz), for `--demonstrations` of a training
     run; if it exists, the new one is numbered."""
     deterministic: bool = False
     """Take the most likely action at every step; otherwise actions are drawn at random, as in training."""

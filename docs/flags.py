@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from a2c.config import PolicyConfig
 from commands.config import RunConfig, settings
+from commands.experiments import ReproduceConfig
 from commands.flags import parse
 from commands.report import ReportConfig
 from commands.sharing.load import LoadConfig
@@ -28,6 +29,7 @@ from commands.show_prefs import ShowPrefsConfig
 from commands.watch import WatchConfig
 from drlhp.cli.exchange import ExportConfig, ImportConfig
 from drlhp.cli.label import LabelConfig
+from drlhp.cli.restore import RestoreConfig
 from drlhp.label_server.config import PageConfig
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
@@ -47,8 +49,10 @@ COMMANDS = {
     "watch": WatchConfig,
     "show_prefs": ShowPrefsConfig,
     "report": ReportConfig,
+    "reproduce": ReproduceConfig,
     "export": ExportConfig,
     "import": ImportConfig,
+    "restore": RestoreConfig,
     "push": PushConfig,
     "load": LoadConfig,
 }
@@ -80,9 +84,12 @@ def choices(config: type, name: str) -> str:
     return f" One of {', '.join(f'`{value}`' for value in typing.get_args(options[0]))}." if options else ""
 
 
-def is_positional(config: type, name: str) -> bool:
-    hint = typing.get_type_hints(config, include_extras=True)[name]
-    return typing.get_args(tyro.conf.Positional[str])[1] in typing.get_args(hint)
+def as_typed(config: type, name: str) -> str:
+    """Returns a field as the help names it: `--seeds`, or RUN for an argument without a flag."""
+    parts = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
+    if typing.get_args(tyro.conf.Positional[str])[1] not in parts:
+        return f"--{name}"
+    return next((str(part.metavar) for part in parts if getattr(part, "metavar", None)), name)
 
 
 def shown(value: object) -> str:
@@ -97,13 +104,12 @@ def shown(value: object) -> str:
 def rows(config: type, defaults: list[dict[str, Any]]) -> Iterator[str]:
     """Yields the rows of a table: flag, default, help."""
     for name, text in helps(config):
-        if name in ("mode", "env_id"):
-            continue
+        if config is RunConfig and name in ("mode", "env_id"):
+            continue  # the command and ENV
         values = [shown(one.get(name)) for one in defaults]
         default = values[0] if len(set(values)) == 1 else ", ".join(value or "none" for value in values)
         cell = f"{text}{choices(config, name)}".replace("|", "\\|")
-        flag = name if is_positional(config, name) else f"--{name}"
-        yield f"| `{flag}` | {default} | {cell} |"
+        yield f"| `{as_typed(config, name)}` | {default} | {cell} |"
 
 
 def table(config: type, defaults: list[dict[str, Any]]) -> str:

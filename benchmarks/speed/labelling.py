@@ -268,7 +268,7 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             shares = [beside / alone for beside, alone in zip(found[name]["of"], found[NOWHERE]["of"], strict=True)]
             low, middle, high = np.percentile(shares, (25, 50, 75))
             measured = f"{middle:.0%}, half of {len(shares)} turns {low:.0%} to {high:.0%}"
-            add(found, f"{name.capitalize()}: of its speed without", measured)
+            add(found, f"{name.capitalize()}: share of its speed without the page", measured)
     if found := result.get("trouble"):
         happened = ", ".join(f"{value} {name}" for name, value in found.items() if " " in name)
         add(found, f"Answers that the page took, with {happened}", f"{found['answers_taken']}")

@@ -50,13 +50,13 @@ class LabelConfig:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder, or another folder with a prefs.db in it."""
     ui: Ui = "auto"
-    """Where to label: in a window, in the terminal itself, or on a web page; `auto` is a window where there is a
+    """Where to label: in a window, in the terminal itself, or on a web page; `auto` is a window if there is a
     display, else the terminal."""
     teacher: str | None = None
     """Who answers in your place, as one more labeller beside people: oracle, stoc, mistake, skip, equal or myopic, by
     the true reward of the segments, or module:function."""
     max_prefs: Annotated[int | None, at_least(1)] = None
-    """Labels to stop at, those that the store has already included; by default, as many as there are pairs."""
+    """Stop at this number of labels, including those that are already stored; by default, after the last pair."""
     labeller: str | None = None
     """Your nickname, kept with your answers; the page asks others for theirs. By default the teacher's name, else
     `me`, or `helper` beside a run, whose own screen has a `me`."""
@@ -64,7 +64,7 @@ class LabelConfig:
     """Address of the store of a run elsewhere, postgresql://USER@HOST/DATABASE?schema=NAME: makes RUN, a folder that
     leads to it. Later, `label RUN` is enough."""
     seed: Annotated[int, SEED] = 0
-    """Seed of the draw of the pairs, and of what a teacher leaves to chance."""
+    """Seed of the random pairs, and of a teacher's random answers."""
     page: tyro.conf.OmitArgPrefixes[PageConfig] = field(default_factory=PageConfig)
 
 

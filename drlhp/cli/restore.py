@@ -23,13 +23,13 @@ from pref_db import PrefDB, store_path
 
 @dataclass(frozen=True)
 class RestoreConfig:
-    """Put a copy of its store into a run, with nothing of the old one beside it, and without what is damaged."""
+    """Put a copy of a run's store into the run, without damaged rows; the old store is moved aside."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FROM")]
-    """The copy: a store of this run, or a folder with one, such as `export` writes. With RUN itself, what is whole of
-    its store is kept."""
+    """The copy: a store of this run, or a folder with one, such as `export` writes. If this is RUN itself, the
+    undamaged rows of its store are kept."""
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ ROUTES: dict[str, dict[str, tuple[str, Schema | None, Schema | None]]] = {
     },
     "/api/start": {
         "post": (
-            "Lets training start with the labels there are, 25 at least, before all initial ones.",
+            "Starts training with the labels so far, at least 25, before all initial ones are given.",
             record({}),
             STATUS,
         )

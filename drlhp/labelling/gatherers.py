@@ -70,6 +70,9 @@ class PreferenceGatherer(Protocol):
     def tell(self, status: str, state: dict[str, Any]) -> None:
         """Shows people a line about the progress, and numbers."""
 
+    def announce(self, text: str) -> None:
+        """Prints a message, and shows it on the screen of who labels here, if there is one."""
+
     def close(self) -> None: ...
 
 
@@ -116,6 +119,9 @@ class SyntheticGatherer:
     def withdraw(self, older_than_policy_step: int) -> None: ...
 
     def tell(self, status: str, state: dict[str, Any]) -> None: ...
+
+    def announce(self, text: str) -> None:
+        print(text, flush=True)
 
     def close(self) -> None: ...
 
@@ -175,6 +181,9 @@ class QueueGatherer:
     def _news(self, status: str) -> dict[str, Any]:
         """Returns what else the heartbeat says."""
         return {"line": status}
+
+    def announce(self, text: str) -> None:
+        print(text, flush=True)
 
     def close(self) -> None: ...
 

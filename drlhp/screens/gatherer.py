@@ -51,6 +51,9 @@ class PersonGatherer(QueueGatherer):
         self.person.before_training = state.get("labels", 0) < state.get("initial_labels", 0)
         self.person.labels_left = max(0, (state.get("goal") or 0) - state.get("labels", 0))
 
+    def announce(self, text: str) -> None:
+        self.person.tell(text)
+
     def _news(self, status: str) -> dict[str, Any]:
         return {**super()._news(status), "labellers": [] if self.person.ended else [self.person.labeller]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
+from collections.abc import Callable
 from typing import cast
 
 from drlhp.data.comparison import Side
@@ -18,12 +19,13 @@ from drlhp.screens.playback import Playback
 class Past:
     """The answers of one labeller, newest first, of which one is shown; empty while nobody looks at them."""
 
-    def __init__(self, queue: LabelQueue, labeller: str, playback: Playback) -> None:
+    def __init__(self, queue: LabelQueue, labeller: str, playback: Playback, tell: Callable[[str], None]) -> None:
         """
         Args:
             playback: the screen's, which holds the flag and the note of the answer that is shown.
+            tell: shows the labeller a message.
         """
-        self._queue, self._labeller, self._playback = queue, labeller, playback
+        self._queue, self._labeller, self._playback, self._tell = queue, labeller, playback, tell
         self.rows: list[HistoryRow] = []
         self._place = -1  # of the row that is shown
 
@@ -61,7 +63,7 @@ class Past:
         flag, note = self._playback.flagged, self._playback.note
         receipt = self._queue.answers.edit(uuid.uuid4().hex, self._labeller, self.row.seq, choice, flag=flag, note=note)
         if receipt is None or receipt.status == "conflict":
-            print("That answer was changed elsewhere meanwhile; press G to see what it is now.", flush=True)
+            self._tell("That answer was changed elsewhere meanwhile; press G to see what it is now.")
             return False
         self.rows[self._place] = dataclasses.replace(
             self.row,

@@ -25,8 +25,8 @@ TOLD_SECONDS = 6.0  # how long a message stays under the clips
 NOTE_SHOWN = 36  # characters of a note that fit under the clips, beside the other words
 # Asked after the first press of a key that cannot be undone; any other key is a no.
 SURE = {
-    "start": "T again starts training with the labels there are, for good; Space does not",
-    "escape": "Esc again ends your labelling; Space goes on with it",
+    "start": "T again starts training with the labels so far, which cannot be undone; Space cancels",
+    "escape": "Esc again ends your labelling; Space cancels",
 }
 
 
@@ -50,7 +50,7 @@ class Person:
         self.queue, self.screen, self.presses, self.labeller = queue, screen, presses, labeller
         self.mode = Mode.ASKED
         self.questions = Questions(queue, labeller, screen.playback)
-        self.past = Past(queue, labeller, screen.playback)
+        self.past = Past(queue, labeller, screen.playback, self.tell)
         self.before_training = False  # while training waits for initial labels
         self.status = ""
         self.labels_left = 0  # until the goal; 0 if there is none
@@ -152,7 +152,7 @@ class Person:
         marked = f"marked: {plain(note)}" if note else "marked"
         return "  ·  ".join(word for word in (playback.words(), marked if playback.flagged else "", *words) if word)
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Prints a message, which a terminal shows by itself, and shows it under the clips of a window."""
         print(text, flush=True)
         if self.presses is not None:
@@ -205,9 +205,10 @@ class Person:
         if action == "undo":
             lease = self.questions.undo()
             if lease is None:
-                self._tell("There is no answer to undo.")
+                self.tell("There is no answer to undo.")
             else:
                 self._start(lease)
+                self.tell("Undone: this pair again.")
         elif action == "break":
             self.questions.give_back()
             self.mode = Mode.ON_BREAK
@@ -217,7 +218,7 @@ class Person:
         elif self.lease is not None and action == "start":
             self._start_training(sure=sure)
         elif self.lease is not None and action in ANSWERS and not self.questions.answer(action):
-            self._tell(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
+            self.tell(f"Somebody else called {self.labeller} has answered this pair; yours was not stored.")
 
     def _look_back(self) -> None:
         """Shows the labeller's newest answer, then older ones; after the oldest the questions go on."""
@@ -233,7 +234,7 @@ class Person:
             self._go_on()
         else:
             self.past.clear()
-            self._tell("There is no answer to look at yet.")
+            self.tell("There is no answer to look at yet.")
 
     def _go_on(self) -> None:
         """Goes back from the answers to the questions, first to the pair on lease."""
@@ -248,17 +249,17 @@ class Person:
 
     def _start_training(self, *, sure: bool) -> None:
         if not self.before_training:
-            self._tell("Training does not wait for labels now.")
+            self.tell("Training does not wait for labels now.")
             return
         try:
             if sure:
                 self.queue.notices.start_now()
-                self._tell("Training starts with the labels there are.")
+                self.tell("Training starts with the labels so far.")
             else:
                 self.queue.notices.check_start()
                 self._ask("start")
         except SubmissionError as error:
-            self._tell(f"Not yet: {error}")
+            self.tell(f"Not yet: {error}")
 
     def close(self) -> None:
         """Gives back the pair on lease and closes the screen; may be called twice."""

@@ -15,6 +15,7 @@ HEADINGS = "LEFT: press L or ←", "RIGHT: press R or →"
 SHORT_HEADINGS = "LEFT: L or ←", "RIGHT: R or →"  # for a narrow terminal
 GAP, MARGIN, ROWS_BESIDES = 3, 1, 5  # columns between the clips and at the sides; rows of text and of the bar
 MIN_COLUMNS, MIN_ROWS = 40, 15
+FRAME = (128, 128, 128)  # of clips: neither the black nor the white of most terminals, and of many clips
 DIM, PLAIN = "\x1b[0;90m", "\x1b[0m"
 
 
@@ -85,9 +86,11 @@ class Layout:
         return pictures
 
     def _frame(self, clip: np.ndarray, side: int, index: int, columns: int, rows: int) -> np.ndarray:
-        """Returns a frame as cells (down, across, upper and lower, 3)."""
+        """Returns a frame of a clip, with a thin line around it, as cells (down, across, upper and lower, 3)."""
         if (side, index) not in self._scaled:
-            pixels = fitted(clip[index], columns, rows)
+            inside = fitted(clip[index], columns - 2, rows - 1)
+            pixels = np.full((inside.shape[0] + 2, inside.shape[1] + 2, 3), FRAME, np.uint8)
+            pixels[1:-1, 1:-1] = inside
             self._scaled[(side, index)] = pixels.reshape(len(pixels) // 2, 2, -1, 3).swapaxes(1, 2)
         return self._scaled[(side, index)]
 

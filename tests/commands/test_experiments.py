@@ -15,7 +15,7 @@ import av
 import pytest
 
 from commands import experiments, recorded
-from commands.experiments import EXPERIMENTS, Experiment, at_once_by_default, is_done, reproduce
+from commands.experiments import EXPERIMENTS, Experiment, ReproduceConfig, at_once_by_default, is_done, reproduce
 from commands.flags import parse
 from drlhp.cli import CLOSED, FAILURE
 from drlhp.data.views import draw_with
@@ -64,7 +64,7 @@ def one_seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(EXPERIMENTS, "trial", TINY)
         quicken(patch)
-        assert reproduce("trial", seeds=1, log_dir=str(folder), at_once=2) == 0
+        assert reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(folder), at_once=2)) == 0
     return folder
 
 
@@ -78,7 +78,7 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
-    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
+    assert reproduce(ReproduceConfig("trial", seeds=2, log_dir=str(tmp_path), at_once=2)) == 0
     runs = [tmp_path / "trial-seed0", tmp_path / "trial-seed1"]
     assert all(is_done(run) for run in runs)
     assert "seed1" in (tmp_path / "trial-report" / "report.html").read_text()
@@ -91,7 +91,7 @@ def test_seeds_are_carried_out_skipped_and_gone_on_with(
     for path in checkpoints[1:]:
         path.unlink()  # as if it had been stopped then
     assert not is_done(runs[1])
-    assert reproduce("trial", seeds=2, log_dir=str(tmp_path), at_once=2) == 0
+    assert reproduce(ReproduceConfig("trial", seeds=2, log_dir=str(tmp_path), at_once=2)) == 0
     output = capfd.readouterr().out
     assert "seed0: done" in output and "2 seeds, 1 at a time" in output, "which has all cores"
     assert is_done(runs[1])
@@ -107,7 +107,7 @@ def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monke
     monkeypatch.setitem(EXPERIMENTS, "trick", Experiment("a trick", trick, "usual"))
     usual = Experiment("as usual", ("train_policy_with_original_rewards", "Reacher-v1", *length))
     monkeypatch.setitem(EXPERIMENTS, "usual", usual)
-    assert reproduce("trick", seeds=1, log_dir=str(tmp_path)) == 0
+    assert reproduce(ReproduceConfig("trick", seeds=1, log_dir=str(tmp_path))) == 0
     assert is_done(tmp_path / "trick-seed0") and is_done(tmp_path / "usual-seed0")
     with av.open(str(tmp_path / "trick.mp4")) as film:
         assert sum(1 for _ in film.decode(video=0)) == 50
@@ -116,7 +116,7 @@ def test_a_trick_ends_in_a_video_beside_the_ordinary_agent(tmp_path: Path, monke
 def test_a_place_where_no_run_can_be_is_refused_before_the_first_begins(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file.*choose another --log_dir"):
-        reproduce("pong-true", seeds=2, log_dir=str(tmp_path / "file"))
+        reproduce(ReproduceConfig("pong-true", seeds=2, log_dir=str(tmp_path / "file")))
 
 
 def test_a_seed_that_fails_is_named(
@@ -125,7 +125,7 @@ def test_a_seed_that_fails_is_named(
     monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
     (tmp_path / "trial-seed0").mkdir()  # no run folder
     with pytest.raises(UserError, match="trial-seed0"):
-        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+        reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(tmp_path)))
     flags = [*TINY.command, "--seed", "0", "--log_dir", str(tmp_path), "--run_name", "trial-seed0"]
     record = {"config": parse(flags).as_dict()}
     (tmp_path / "trial-seed0" / "config.json").write_text(json.dumps(record))
@@ -165,7 +165,7 @@ def test_a_folder_of_another_run_is_not_gone_on_with(one_seed: Path, monkeypatch
     assert record["machine"]["cores"] == n_cores(), "one alone has them all"
     monkeypatch.setitem(EXPERIMENTS, "trial", Experiment("longer", (*TINY.command, "--gamma", "0.5")))
     with pytest.raises(UserError, match=r"trial-seed0 holds a run of other settings \(--gamma 0.995, not 0.5\)"):
-        reproduce("trial", seeds=1, log_dir=str(one_seed))
+        reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(one_seed)))
 
 
 def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
@@ -177,7 +177,7 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_is_gone_on_with(
     rows = evaluations.read_text().splitlines(keepends=True)
     evaluations.write_text("".join(rows[:-2]))
     assert not is_done(tmp_path / "trial-seed0")
-    assert reproduce("trial", seeds=1, log_dir=str(tmp_path)) == 0
+    assert reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(tmp_path))) == 0
     assert evaluations.read_text().splitlines()[-1].split(",")[1:] == rows[-1].strip().split(",")[1:]
 
 
@@ -188,7 +188,7 @@ def test_what_is_in_the_reports_way_is_told_before_anything_is_trained(
     (tmp_path / "trial-report").mkdir()
     (tmp_path / "trial-report" / "mine").touch()
     with pytest.raises(UserError, match=r"trial-report .* holds something else"):
-        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+        reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(tmp_path)))
     assert not (tmp_path / "trial-seed0").exists()
 
 
@@ -201,7 +201,7 @@ def test_a_folder_of_another_version_is_named(tmp_path: Path, monkeypatch: pytes
     values["policy"]["of_another_version"] = 1
     (folder / "config.json").write_text(json.dumps({"config": values}))
     with pytest.raises(UserError, match=r"trial-seed0 cannot .* another version .* --log_dir to start anew"):
-        reproduce("trial", seeds=1, log_dir=str(tmp_path))
+        reproduce(ReproduceConfig("trial", seeds=1, log_dir=str(tmp_path)))
 
 
 def test_as_many_runs_at_once_as_cores_and_memory_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_the_end_of_a_run_is_the_step_to_which_it_was_trained(tmp_path: Path) ->
 @pytest.mark.parametrize(("flag", "values"), [("seeds", {"seeds": 0}), ("at_once", {"at_once": 0})])
 def test_impossible_numbers_are_refused(flag: str, values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=flag):
-        reproduce("moving-dot", **values)
+        reproduce(ReproduceConfig("moving-dot", **values))
 
 
 def test_without_a_name_all_are_listed() -> None:
@@ -252,7 +252,7 @@ def test_the_list_has_the_time_and_the_machines_of_recorded_seeds(
     seconds = [run["figures"]["seconds"] for run in runs]
     parts = dict.fromkeys((run["machine"]["cores"], run["machine"]["processor"]) for run in runs)
     machines = " or ".join(f"{cores} core{'s' if cores > 1 else ''} of {processor}" for cores, processor in parts)
-    reproduce()
+    reproduce(ReproduceConfig())
     lines = iter(capsys.readouterr().out.splitlines())
     told = {line.split()[0]: (next(lines), next(lines))[1] for line in lines if line.split()[0] in EXPERIMENTS}
     assert told.keys() == EXPERIMENTS.keys()

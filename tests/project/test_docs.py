@@ -13,17 +13,14 @@ import mkdocs.config
 import pytest
 
 import drlhp
-from commands import COMMANDS
+from commands import COMMANDS, MODES
 from commands.config import RunConfig, settings
 from commands.flags import parse
-from commands.report import ReportConfig
-from commands.sharing.load import LoadConfig
-from commands.sharing.push import PushConfig
-from commands.show_prefs import ShowPrefsConfig
-from commands.watch import WatchConfig
 from docs import flags as flags_page
-from drlhp.cli.exchange import ExportConfig, ImportConfig
-from drlhp.cli.label import LabelConfig
+from drlhp.cli.exchange import FIELDS
+from drlhp.data.schema import VERSIONS
+from drlhp.data.segment import Segment
+from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS
 from drlhp.screens.keys import TERMINAL_KEYS
 from tests.project.test_architecture import defined
 from tests.support import ROOT
@@ -51,13 +48,24 @@ def test_the_page_of_flags_is_what_the_code_says() -> None:
     assert flags_page.page() == (ROOT / "docs" / "flags.md").read_text(), "python docs/flags.py renews it"
 
 
+def test_the_page_of_flags_has_each_command_that_takes_flags() -> None:
+    assert {*flags_page.COMMANDS} == {name for name in COMMANDS if name not in MODES and not name.startswith("--")}
+    assert "| `--env_id` |" in (ROOT / "docs" / "flags.md").read_text(), "which `import` and `load` take"
+
+
+def test_the_formats_have_every_column_field_and_table() -> None:
+    page = (ROOT / "docs" / "run_folder.md").read_text()
+    told = set(re.findall(r"`(\w+)`", page.split("## Formats\n")[1].split("\n## ")[0]))
+    tables = re.findall(r"CREATE (?:TABLE|VIEW) (\w+)", "".join(VERSIONS))
+    held = {field.name for field in dataclasses.fields(Segment)} - {"env_id", "view", "given_id"}
+    assert {*PROGRESS.columns, *EVALUATIONS.columns, *FIELDS, *tables, *held, *POLICIES} <= told
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     training = flags(RunConfig("gather_initial_prefs", "CartPole-v1"))
-    shown = (LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
-    others = (*shown, ExportConfig, ImportConfig, PushConfig, LoadConfig)
-    viewing = {field.name for part in others for field in dataclasses.fields(part)}
-    elsewhere = {"help", "version", "seeds", "at_once"}  # of all programs, and of `reproduce`
+    viewing = {field.name for part in flags_page.COMMANDS.values() for field in dataclasses.fields(part)}
+    elsewhere = {"help", "version"}  # of all programs
     elsewhere |= {"logdir", "samples_per_plugin"}  # of TensorBoard
     container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
     others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from drlhp.data.comparison import Choice
-from drlhp.screens import questions
+from drlhp.screens import person, questions
 from drlhp.screens.pace import LEAST_PACES
 from tests.support.asking import Desk, Ring, side, step_until
 
@@ -32,7 +32,11 @@ def desk(ring: Ring) -> Iterator[Desk]:
     desk.close()
 
 
-def test_the_caption_says_the_pace_of_the_newest_answers_and_how_long_the_rest_takes(desk: Desk) -> None:
+def test_the_caption_says_the_pace_of_the_newest_answers_and_how_long_the_rest_takes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(person, "TOLD_SECONDS", 0.0)
+
     def caption() -> str:
         desk.ask()
         desk.interface.step()

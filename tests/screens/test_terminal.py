@@ -40,6 +40,7 @@ from drlhp.screens.playback import GUARD_SECONDS, Playback
 from drlhp.screens.screen import NoScreen
 from drlhp.screens.terminal import ENTER, LEAVE
 from drlhp.screens.terminal_keys import HELD_SECONDS, REPEAT_SECONDS, Keys, TerminalKeys
+from drlhp.screens.terminal_layout import FRAME, MIN_COLUMNS, MIN_ROWS, Layout, View
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import answers
@@ -736,6 +737,21 @@ def test_frames_are_scaled_to_the_cells_with_their_proportions() -> None:
         assert width <= columns and height <= 2 * rows and height % 2 == 0
         assert width / height == pytest.approx(160 / 210, rel=0.1)
         assert pixels[0, 0, 0] == 0 and pixels[-1, -1, 0] == 255
+
+
+@pytest.mark.parametrize("shade", [0, 255])
+@pytest.mark.parametrize("size", [(MIN_COLUMNS, MIN_ROWS), (100, 32)])
+def test_a_frame_tells_a_clip_from_a_black_or_a_white_terminal(size: tuple[int, int], shade: int) -> None:
+    clip, playback = np.full((5, 210, 160, 3), shade, np.uint8), Playback()
+    playback.start(5, 15.0)
+    _, pictures = Layout(playback).contents(View((clip, clip), "", "", "", ""), *size)
+    for (row, column), cells in pictures.items():
+        down, across = cells.shape[:2]
+        assert row >= 1 and column >= 0 and column + across <= size[0]
+        pixels = cells.swapaxes(1, 2).reshape(2 * down, across, 3)
+        assert (pixels[1:-1, 1:-1] == shade).all()
+        for line in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+            assert (line == np.array(FRAME)).all()
 
 
 def test_the_nearest_of_256_colours() -> None:

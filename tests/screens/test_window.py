@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drlhp.labelling import notices
 from drlhp.labelling.queue import LabelQueue
 from drlhp.pictures import CHOSEN, TEXT, TRACK
 from drlhp.screens import canvas
 from drlhp.screens import window as viewer
 from drlhp.screens.episode_window import EpisodeWindow
+from drlhp.screens.gatherer import PersonGatherer
 from drlhp.screens.lines import TerminalLines
 from drlhp.screens.person import Mode, Person
 from drlhp.screens.playback import loop_index
@@ -408,6 +410,7 @@ def test_answers_that_cannot_be_shown_are_passed_over_and_others_changes_are_kep
         step_until(person, lambda n=n: len(person.queue.answers.history()) > n)  # type: ignore[misc]
         step_until(person, lambda: person.lease is not None or n == 2)  # noqa: B023
     newest, _, oldest = person.queue.answers.history()
+    person.presses = TerminalLines(io.StringIO(), beside_window=True)
     with db.transaction() as connection:
         connection.execute("UPDATE segment SET view = x'00' WHERE id = ?", (newest.left,))
     xdotool("key", "g", "g")  # while there is no question
@@ -416,6 +419,7 @@ def test_answers_that_cannot_be_shown_are_passed_over_and_others_changes_are_kep
     xdotool("key", "r")
     step_until(person, lambda: person.mode is Mode.ASKED)
     assert "changed elsewhere" in capsys.readouterr().out and person.queue.answers.history()[0].choice == "equal"
+    step_until(person, lambda: "changed elsewhere" in window._caption)
 
 
 @pytest.mark.window
@@ -502,12 +506,37 @@ def test_a_black_clip_has_a_frame(window: ClipWindow) -> None:
 
 @pytest.mark.window
 @pytest.mark.usefixtures("no_guard")
-def test_the_window_shows_the_messages_and_the_first_t_says_what_is_missing(person: Person, window: ClipWindow) -> None:
+def test_the_window_shows_the_messages_and_the_first_t_says_what_is_missing(
+    person: Person, window: ClipWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     person.presses, person.before_training = TerminalLines(io.StringIO(), beside_window=True), True
+
+    def says(words: str) -> Callable[[], bool]:
+        return lambda: window._caption.startswith(words)
+
     for key, words in (("u", "There is no answer to undo."), ("t", "Not yet: training needs 25 labels")):
         xdotool("key", key)
-        step_until(person, lambda words=words: window._caption.startswith(words))  # type: ignore[misc]
+        step_until(person, says(words))
     assert not window.playback.asked, "there is nothing to confirm"
+    xdotool("key", "l")
+    step_until(person, lambda: len(person.queue.answers.history()) == 1)
+    xdotool("key", "u")
+    step_until(person, says("Undone: this pair again."))
+    monkeypatch.setattr(notices, "FEW_LABELS", 0)
+    xdotool("key", "t")
+    step_until(person, says("T again starts training"))
+    xdotool("key", "t")
+    step_until(person, says("Training starts with the labels so far."))
+
+
+@pytest.mark.window
+def test_the_window_shows_what_the_run_announces(window: ClipWindow, tmp_path: Path) -> None:
+    with contextlib.closing(PrefDB.open(make_store(tmp_path, 3))) as db:
+        gatherer = PersonGatherer(db, window, TerminalLines(io.StringIO(), beside_window=True))
+        step_until(gatherer.person, lambda: gatherer.person.lease is not None)
+        gatherer.announce("All 25 labels so far call both clips equal.")
+        step_until(gatherer.person, lambda: window._caption.startswith("All 25 labels"))
+        gatherer.close()
 
 
 @pytest.mark.window

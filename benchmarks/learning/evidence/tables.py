@@ -56,14 +56,15 @@ def kind_of(name: str) -> str:
 
 
 def headlines(found: dict[str, Runs]) -> str:
-    """Returns a table of the best-known tasks."""
+    """Returns a table of the best-known tasks, each with a link to its curves."""
     head = ("task", "labels", "agent steps", "seeds", "most likely actions", "sampled actions")
     rows = []
     for name, task in HEADLINES.items():
         for tuned, runs in by_tuning(found.get(name, {})):
             scores = [_middle_and_range(values(runs, policy)) for policy in POLICIES]
             seeds = f"{len(runs)}{'' if tuned else ', fresh'}"
-            rows.append((task, *_labels_and_steps(runs), seeds, *scores, _others(runs)))
+            link = f"[{task}](results/{name}/curves.png)"
+            rows.append((link, *_labels_and_steps(runs), seeds, *scores, _others(runs)))
     return table((*head, "others, after agent steps"), rows)
 
 

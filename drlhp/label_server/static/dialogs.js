@@ -21,7 +21,7 @@ export async function startTraining({ initial_labels, labels }, takeStatus) {
   if ((await ask($("start-dialog"))) !== "start") return;
   try {
     takeStatus(await call("POST", "/api/start", {}));
-    toast("Training starts with the labels there are");
+    toast("Training starts with the labels so far");
   } catch (error) {
     toast(`Training was not started: ${error.message}`);
   }
