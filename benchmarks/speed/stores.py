@@ -6,13 +6,15 @@ python -m benchmarks.speed.stores --quick    # a short trial, to runs/stores.jso
 claim: milliseconds for one labeller to claim a pair and answer it, in turns on both stores.
 people: simulated labellers who think for a while, half at each of two label servers on one store; how long a claim and
 an answer take, and whether an answer is lost or a pair is asked of two.
-long: how long the next question takes in a store of many labels in PostgreSQL.
+long: how long the next question takes in a store of many labels in PostgreSQL, and how long, and how much memory, the
+trainer needs to begin with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import statistics
 import tempfile
@@ -21,6 +23,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,10 @@ from drlhp.data.postgres_copy import make
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.machine import machine
+from drlhp.runtime.turns import StopFlag
+from drlhp.training.labels import LabelSet
 from pref_db import PrefDB
+from reward_predictor import PredictorConfig
 from tests.support.labelling import ENV_ID, STEPS, make_store, running, segment
 from tests.support.postgres import KINDS, PostgresServer
 
@@ -108,8 +115,14 @@ def people(server: PostgresServer, folder: Path, n_people: int, n_pairs: int, se
     }
 
 
-def long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]:
-    """Milliseconds of the next question, with a goal, in a store of so many labels."""
+def long(server: PostgresServer, folder: Path, *sizes: int) -> list[dict[str, Any]]:
+    """How questions and the trainer's start fare in stores of so many labels each."""
+    return [_long(server, folder / str(n), n) for n in sizes]
+
+
+def _long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]:
+    """Milliseconds of the next question, with a goal; seconds and megabytes until a trainer has its labels."""
+    folder.mkdir()
     draft = folder / "draft.db"
     segments = [segment(seed) for seed in range(21)]  # those of the questions are there
     with contextlib.closing(PrefDB.create(draft, ENV_ID, STEPS)) as db:
@@ -124,12 +137,11 @@ def long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]:
     start = time.perf_counter()
     make(path, server.address(), draft)
     made = time.perf_counter() - start
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        started, grown = fresh.submit(_start, path).result()
     took = []
     with contextlib.closing(PrefDB.open(path)) as db:
         queue = LabelQueue(db)
-        start = time.perf_counter()
-        db.n_labels()
-        first = time.perf_counter() - start
         for number in range(12):
             start = time.perf_counter()
             leases = queue.claim(f"p{number}")
@@ -138,10 +150,26 @@ def long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]:
     return {
         "labels": n_labels,
         "copied_seconds": made,
-        "first_count_seconds": first,
-        "next_ms": took,
+        "trainer_start_seconds": started,
+        "trainer_start_mb": grown,
+        "next_ms": took,  # the first has to count all labels
         "next_median_ms": statistics.median(took),
     }
+
+
+def _start(path: Path) -> tuple[float, float]:
+    """Opens a store, counts its labels, and reads those that a trainer keeps; returns seconds and megabytes."""
+    start, before = time.perf_counter(), _resident()
+    with contextlib.closing(PrefDB.open(path)) as db:
+        db.n_labels()
+        labels = LabelSet(db, StopFlag(None), PredictorConfig(), np.random.default_rng(0))
+        labels.receive()
+        return time.perf_counter() - start, (_resident() - before) / 1e6
+
+
+def _resident() -> int:
+    """Returns the bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _answer(number: int, a: str, b: str) -> Answer:
@@ -172,12 +200,12 @@ def main(quick: bool = False) -> None:
         quick: small numbers, and the result in runs/ rather than results/.
     """
     sizes: tuple[tuple[Any, ...], ...] = (
-        ((3,), (10, 30, 0.2), (2000,)) if quick else ((20,), (200, 2000, 4.0), (1_000_000,))
+        ((3,), (10, 30, 0.2), (1000, 4000)) if quick else ((20,), (200, 2000, 4.0), (10_000, 1_000_000))
     )
     found: dict[str, Any] = {}
     server = PostgresServer(durable=True)
     try:
-        parts: dict[str, Callable[..., dict[str, Any]]] = {"claim": claim, "people": people, "long": long}
+        parts: dict[str, Callable[..., Any]] = {"claim": claim, "people": people, "long": long}
         for (name, part), size in zip(parts.items(), sizes, strict=True):
             with tempfile.TemporaryDirectory(dir=ROOT) as folder:
                 found[name] = part(server, Path(folder), *size)
