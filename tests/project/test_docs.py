@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from commands import COMMANDS
 from commands.config import RunConfig, settings
 from commands.flags import parse
 from commands.report import ReportConfig
+from commands.reproduce import reproduce
 from commands.sharing.load import LoadConfig
 from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig
@@ -57,10 +59,11 @@ def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     shown = (LabelConfig, WatchConfig, ShowPrefsConfig, ReportConfig)
     others = (*shown, ExportConfig, ImportConfig, PushConfig, LoadConfig)
     viewing = {field.name for part in others for field in dataclasses.fields(part)}
-    elsewhere = {"help", "version", "seeds", "at_once"}  # of all programs, and of `reproduce`
+    elsewhere = {"help", "version"} | inspect.signature(reproduce).parameters.keys()  # of all programs
     elsewhere |= {"logdir", "samples_per_plugin"}  # of TensorBoard
     container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
-    others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}"
+    cluster = r"(?:\bray (?:start|get-auth-token)|sbatch) [^`\n]*"
+    others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}|{cluster}"
     text = re.sub(others_flags, "", page.read_text())  # other programs have their own flags
     named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
     assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)
