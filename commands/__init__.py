@@ -30,7 +30,7 @@ PLACES = {
     "show_prefs": "commands.show_prefs:show_prefs_command",
     "restore": "commands.restore:restore_command",
     "report": "commands.report:report_command",
-    "reproduce": "commands.experiments:reproduce_command",
+    "reproduce": "commands.reproduce:reproduce_command",
     "push": "commands.sharing.push:push_command",
     "load": "commands.sharing.load:load_command",
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 from commands import MODES
 from commands.config import RunConfig
-from commands.experiments import reproduce
 from commands.report.command import ReportConfig
+from commands.reproduce import reproduce
 from commands.sharing.load import LoadConfig
 from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig

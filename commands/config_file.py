@@ -28,27 +28,41 @@ def with_config_file(arguments: list[str]) -> list[str]:
     found = value_of("config", arguments)
     if found is None:
         return arguments
-    values, flags = _read(Path(found)), _flags()
+    values, flags = _read(Path(found)), training_flags()
     for name, given in zip(POSITIONALS, arguments, strict=False):
         wanted = values.pop(name, given)
         if wanted != given and not given.startswith("-"):
             raise UserError(f"{found} is for {wanted}, not for {given}; name that one, or remove {name} from the file.")
-    words = [word for name, value in values.items() for word in _words(Path(found), name, value, flags)]
+    words = [word for name, value in values.items() for word in words_of(Path(found), name, value, flags)]
     return [*arguments[:2], *words, *arguments[2:]]
+
+
+def read_yaml(path: Path, wanted: str, example: str) -> Any:
+    """Returns what a YAML or JSON file holds.
+
+    Args:
+        wanted: the end of the sentence if there is no such file.
+        example: the end of the sentence if it holds something else.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        return yaml.safe_load(read_regular(path, MAX_CONFIG))
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}; {wanted}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); give another file.") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{place} is no YAML; {example}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Returns the settings of a file by the names of their flags; those of a run's config.json that are no defaults."""
-    try:
-        data = yaml.safe_load(read_regular(path, MAX_CONFIG))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}; give --config a YAML file, or the config.json of a run.") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}); give --config another file.") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{place} is no YAML; write a setting on each line, such as `n_envs: 8`.") from error
+    example = "write a setting on each line, such as `n_envs: 8`."
+    data = read_yaml(path, "give --config a YAML file, or the config.json of a run.", example)
     if isinstance(data, dict) and isinstance(data.get("config"), dict):
         with damaged(path):
             config = checked_record(data)["config"]
@@ -70,15 +84,18 @@ def _of_a_run(config: dict[str, Any]) -> dict[str, Any]:
     return {"algo": run.policy.algo} | {name: value for name, value in changed.items() if name not in POSITIONALS}
 
 
-def _flags() -> dict[str, Any]:
+def training_flags() -> dict[str, Any]:
     """Returns the flags that a file may set, with their defaults."""
     defaults = RunConfig("gather_initial_prefs", "").as_dict()
     flags = {**settings(defaults), **defaults, **defaults["page"]}
     return {name: value for name, value in flags.items() if name not in (*PARTS, *POSITIONALS, "config", "resume")}
 
 
-def _words(path: Path, name: str, value: Any, flags: dict[str, Any]) -> list[str]:
-    """Returns a setting as it is given on a command line. Raises UserError if there is no such flag."""
+def words_of(path: Path, name: str, value: Any, flags: dict[str, Any]) -> list[str]:
+    """Returns a setting as it is given on a command line.
+
+    Raises UserError if there is no such flag, or if it cannot take such a value.
+    """
     if name not in flags:
         near = difflib.get_close_matches(name, flags, 1, cutoff=0.7)
         fix = f"did you mean {near[0]}?" if near else "remove it."

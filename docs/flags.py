@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from a2c.config import PolicyConfig
 from commands.config import RunConfig, settings
-from commands.experiments import ReproduceConfig
 from commands.flags import parse
 from commands.report import ReportConfig
+from commands.reproduce import ReproduceConfig
 from commands.sharing.load import LoadConfig
 from commands.sharing.push import PushConfig
 from commands.show_prefs import ShowPrefsConfig

@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of <linux/prctl.h>
+# A variable of the environment. With it the children of a run that was killed end at once, without a checkpoint: the
+# run may go on elsewhere by then, in the same folder.
+LEAVE_WITH_PARENT = "DRLHP_LEAVE_WITH_PARENT"
 
 
 def _prctl(option: int, value: int) -> None:

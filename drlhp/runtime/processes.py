@@ -18,7 +18,7 @@ from typing import Any, TypeVarTuple
 
 from drlhp.errors import USER_ERRORS, ChildError, reason_of, told
 from drlhp.runtime.channels import Channels, Failure
-from drlhp.runtime.leash import descendants, end_all
+from drlhp.runtime.leash import LEAVE_WITH_PARENT, descendants, end_all
 from drlhp.runtime.pulse import STARTING, Patience, Pulse, doing, share
 
 log = logging.getLogger("drlhp")
@@ -80,7 +80,8 @@ def _follow_parent(channels: Channels, pulse: Pulse) -> None:
     multiprocessing.connection.wait([parent.sentinel])
     channels.stop.set()
     asked = time.monotonic()
-    while pulse.what != STARTING and time.monotonic() < asked + STOP_SECONDS and not _hangs(pulse, asked):
+    until = asked + (0 if os.environ.get(LEAVE_WITH_PARENT) else STOP_SECONDS)
+    while pulse.what != STARTING and time.monotonic() < until and not _hangs(pulse, asked):
         time.sleep(0.1)
     end_all(os.getpid())
     os._exit(1)

@@ -14,9 +14,12 @@ from typing import Any
 import av
 import pytest
 
-from commands import experiments, recorded
-from commands.experiments import EXPERIMENTS, Experiment, ReproduceConfig, at_once_by_default, is_done, reproduce
+from commands import parallel, recorded
+from commands.experiments import EXPERIMENTS, Experiment
 from commands.flags import parse
+from commands.jobs import is_done
+from commands.parallel import at_once_by_default
+from commands.reproduce import ReproduceConfig, reproduce
 from drlhp.cli import CLOSED, FAILURE
 from drlhp.data.views import draw_with
 from drlhp.errors import UserError
@@ -44,7 +47,7 @@ def quick_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT, "Popen": started_for_a_seed}
-    monkeypatch.setattr(experiments, "subprocess", SimpleNamespace(**parts))
+    monkeypatch.setattr(parallel, "subprocess", SimpleNamespace(**parts))
 
 
 def started_for_a_seed(words: list[str], preexec_fn: Any, **options: Any) -> subprocess.Popen[str]:
@@ -206,9 +209,9 @@ def test_a_folder_of_another_version_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_as_many_runs_at_once_as_cores_and_memory_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free, limit = tmp_path / "meminfo", tmp_path / "memory.max"
-    monkeypatch.setattr(experiments, "MEMORY_FREE", free)
-    monkeypatch.setattr(experiments, "MEMORY_LIMITS", (limit, tmp_path / "nowhere"))
-    monkeypatch.setattr(experiments, "n_cores", lambda: 16)
+    monkeypatch.setattr(parallel, "MEMORY_FREE", free)
+    monkeypatch.setattr(parallel, "MEMORY_LIMITS", (limit, tmp_path / "nowhere"))
+    monkeypatch.setattr(parallel, "n_cores", lambda: 16)
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**7, "SC_PAGE_SIZE": 4096}.__getitem__)  # 41 GB
     assert at_once_by_default() == 8, "two cores each"
     free.write_text("MemTotal: 40000000 kB\nMemFree: 100 kB\nMemAvailable: 20000000 kB\n")

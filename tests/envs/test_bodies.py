@@ -215,7 +215,10 @@ def test_a_clip_is_drawn_from_states_when_it_is_asked_about_and_stored_so(tmp_pa
 
 def test_bodies_drawn_in_turn_look_as_each_does_alone() -> None:
     """A renderer's context stays current until another is made so, and two bodies' share their numbers of buffers."""
-    states = {task: np.random.default_rng(0).normal(0, 0.3, (2, n)) for task, n in (("Ant", 29), ("Reacher", 8))}
+    states = {
+        task: np.random.default_rng(0).normal(0, 0.3, (2, n)).astype(np.float32)
+        for task, n in (("Ant", 29), ("Reacher", 8))
+    }
     try:
         first = {task: draw_states(f"{task}-v1", states[task]) for task in states}
     except EnvError as error:

@@ -68,7 +68,8 @@ def test_the_flags_that_a_page_names_are_there(page: Path) -> None:
     elsewhere = {"help", "version"}  # of all programs
     elsewhere |= {"logdir", "samples_per_plugin"}  # of TensorBoard
     container = r"docker build[^`\n]*|docker run [^`\n]*? drlhp\b|`--(init|shm-size|gpus)[^`]*`"
-    others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}"
+    cluster = r"(?:\bray (?:start|get-auth-token)|sbatch) [^`\n]*"
+    others_flags = rf"`(?:python -m|pip|apt-get)[^`]*`|{container}|{cluster}"
     text = re.sub(others_flags, "", page.read_text())  # other programs have their own flags
     named = {name.removeprefix("no_") for name in re.findall(r"(?<![-\w])--([a-z][a-z0-9_]*)\b(?!-)", text)}
     assert named <= training | viewing | elsewhere, sorted(named - training - viewing - elsewhere)
