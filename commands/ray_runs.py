@@ -135,7 +135,7 @@ class _Tasks:
             status, lines = FAILURE, [f"lost with its node, and with {RETRIES} others: {reason_of(error)}"]
         if status:
             self.failed.append(job.run)
-        for line in lines if status not in (0, INTERRUPTED) else lines[-1:]:
+        for line in {0: [], INTERRUPTED: lines[-1:]}.get(status, lines):
             self.table.say(f"{job.run.name}: {line}")
         self.table.end(job.run.name, f"done, in {job.run}" if not status else f"ended with status {status}")
 

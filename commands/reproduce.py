@@ -101,7 +101,8 @@ class Plan:
     @classmethod
     def make(cls, name: str, seeds: int, log_dir: Path, grid: str | None) -> Plan:
         """Returns the runs of an experiment. Raises UserError if the grid cannot be used."""
-        title, ordinary = f"{EXPERIMENTS[name].title}: {seeds} seeds", EXPERIMENTS[name].ordinary
+        title, ordinary = EXPERIMENTS[name].title, EXPERIMENTS[name].ordinary
+        title += ": 1 seed" if seeds == 1 else f": {seeds} seeds"
         if grid is None:
             jobs = [Job(name, seed, log_dir / f"{name}-seed{seed}") for seed in range(seeds)]
             beside = [Job(ordinary, 0, log_dir / f"{ordinary}-seed0")] if ordinary else []

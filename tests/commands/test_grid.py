@@ -96,7 +96,7 @@ def test_a_sweep_is_carried_out_here_and_reported_as_one(tmp_path: Path, monkeyp
     monkeypatch.setitem(EXPERIMENTS, "trial", brief)
     file = grid(tmp_path, "gamma: [0.5, 0.9]")
     words = ("reproduce", "trial", "--seeds", "1", "--grid", str(file), "--log_dir", str(tmp_path / "runs"))
-    assert "a trial: 1 seeds for each of 2 settings" in here(None, *words).stdout
+    assert "a trial: 1 seed for each of 2 settings" in here(None, *words).stdout
     found = {
         run.name: json.loads((run / "config.json").read_text())["config"]["policy"]["gamma"]
         for run in (tmp_path / "runs").glob("*-seed0")
