@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import os
 import signal
@@ -22,7 +23,17 @@ from drlhp.cli import INTERRUPTED, USER_ERROR
 from drlhp.runtime.leash import descendants
 from drlhp.runtime.locks import FolderLock
 from tests.support import ROOT
-from tests.support.commands import BRIEF_PPO, DEADLINE, SYNC, alive, environment, here, one_sentence, policy_steps
+from tests.support.commands import (
+    BRIEF_PPO,
+    DEADLINE,
+    SYNC,
+    alive,
+    environment,
+    here,
+    one_sentence,
+    policy_steps,
+    progress,
+)
 from tests.support.preloaded import PreloadedPopen
 from tests.support.ray_cluster import RayCluster
 
@@ -30,8 +41,9 @@ pytestmark = pytest.mark.xdist_group("clusters")  # the cluster is started once
 
 SEEDS = 3
 TRIAL = (
-    *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "1", "--n_steps", "100", *BRIEF_PPO, SYNC),
-    *("--million_timesteps", "0.006", "--eval_interval_million_timesteps", "0.003", "--eval_episodes", "1"),
+    *("train_policy_with_original_rewards", "tests.support.gated:Gated-v0", *BRIEF_PPO, SYNC),
+    *("--n_envs", "1", "--n_steps", "100", "--eval_episodes", "1"),
+    *("--million_timesteps", "0.003", "--eval_interval_million_timesteps", "0.0015"),
     *("--policy_ckpt_interval", "5"),
 )
 
@@ -108,6 +120,12 @@ def evaluations(folder: Path) -> list[dict[str, str]]:
         return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
+def rows_to_checkpoint(folder: Path) -> list[dict[str, str]]:
+    """What the run has noted until its newest checkpoint, with the time of each row."""
+    newest = policy_steps(folder)
+    return [row for row in progress(folder) if float(row["steps"]) <= newest]
+
+
 @pytest.mark.slow
 def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
     tmp_path: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
@@ -117,35 +135,45 @@ def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
     variables = cluster.variables() | {"RAY_ADDRESS": cluster.address}
     head, other = cluster.raylets
 
+    cluster.allow(650)
     with reproducing(log_dir, *words, **variables) as process:
-        wait_until(lambda: all(policy_steps(folder) for folder in places), log_dir, process)
+        wait_until(lambda: all(policy_steps(folder) >= 500 for folder in places), log_dir, process)
         running = runs_below(head) | runs_below(other)
         assert len(runs_below(other)) == 2 and len(running) == SEEDS
         cores = {name: cores_of(pid) for name, pid in running.items()}
         assert all(core.isdigit() for core in cores.values()), "one core each"
         assert len(set(cores.values())) == min(SEEDS, len(os.sched_getaffinity(0))), "and not the same one"
         process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == INTERRUPTED, output(log_dir)
+        for n_steps in itertools.count(650):  # slowly, so that no run gets to its end before it is told to stop
+            cluster.allow(n_steps)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                assert process.wait(0.02) == INTERRUPTED, output(log_dir)
+                break
     assert not runs_below(head) and not runs_below(other)
     assert "Warning" not in output(log_dir), "it has a token"
     stopped_at = [policy_steps(folder) for folder in places]
+    assert all(500 <= n < 2000 for n in stopped_at)
 
+    cluster.allow(max(stopped_at) + 650)  # a resumed environment knows how many it has taken
     with contextlib.closing(FolderLock(places[2])) as lock, reproducing(log_dir, *words, **variables) as process:
         wait_until(lambda: "trial-seed2: waits up to" in output(log_dir), log_dir, process)
         assert "trial-seed2" not in runs_below(head) | runs_below(other), "nobody else's folder is run"
         lock.close()
         wait_until(lambda: len(runs_below(other)) == 2, log_dir, process)
         lost = runs_below(other)
-        before = {name: policy_steps(log_dir / name) for name in lost}
-        wait_until(lambda: any(policy_steps(log_dir / name) > n for name, n in before.items()), log_dir, process)
+        for name in lost:  # each has a checkpoint of this start
+            before = stopped_at[places.index(log_dir / name)]
+            wait_until(lambda: policy_steps(log_dir / name) > before, log_dir, process)  # noqa: B023
+        kept = {name: rows_to_checkpoint(log_dir / name) for name in lost}
         os.kill(other, signal.SIGKILL)
         end = time.monotonic() + 10
         while any(alive(pid) for pid in lost.values()):
             assert time.monotonic() < end, "no process of the dead node goes on"
             time.sleep(0.02)
+        cluster.allow(10**9)
         assert process.wait(DEADLINE) == 0, output(log_dir)
-    assert all(n >= before for n, before in zip([policy_steps(folder) for folder in places], stopped_at, strict=True))
-
+    for name, rows in kept.items():
+        assert progress(log_dir / name)[: len(rows)] == rows, "it went on from no earlier checkpoint"
     monkeypatch.setitem(EXPERIMENTS, "trial", Experiment("a trial", TRIAL))
     for seed, folder in enumerate(places):
         alone = Job("trial", seed, tmp_path / "here" / folder.name)

@@ -27,6 +27,7 @@ class RayCluster:
 
     def __init__(self, *cores: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a socket's path has 107 characters at most
+        self.gate = self.folder / "gate"
         with (self.folder / "log").open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(self.folder), *map(str, cores)],
@@ -35,7 +36,7 @@ class RayCluster:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, **self.variables()},
+                env={**os.environ, **self.variables(), "TEST_GATE": str(self.gate)},
             )
         assert self.process.stdout is not None
         told = self.process.stdout.readline()
@@ -45,6 +46,10 @@ class RayCluster:
     def variables(self, token: str = TOKEN) -> dict[str, str]:
         """The environment of who may use it."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+
+    def allow(self, n_steps: int) -> None:
+        """Lets each environment of the runs take so many steps (tests/support/gated.py)."""
+        self.gate.write_text(str(n_steps))
 
     @property
     def address(self) -> str:
