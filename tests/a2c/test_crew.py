@@ -160,7 +160,7 @@ def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
         "ent_coef": 0.3,
         "ent_coef_zero_million_timesteps": 160e-6,
     }
-    config = replace(PolicyConfig(), n_envs=4, n_steps=10, log_interval=1, eval_interval_million_timesteps=0, **lines)
+    config = replace(PolicyConfig(), n_envs=2, n_steps=20, log_interval=1, eval_interval_million_timesteps=0, **lines)
     with leader(tmp_path, config, 2) as worker:
         before = [flat(worker)]
         for _ in range(4):
