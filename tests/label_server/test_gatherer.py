@@ -151,7 +151,7 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
     """The policy waits for every answer, so that the run cannot end before the pair is answered."""
     folder = tmp_path / "a"
     labels = ("--n_initial_prefs", "4", "--max_prefs", "6", "--wait_for_labels", "0", "--n_initial_epochs", "2")
-    steps = ("--million_timesteps", "0.002", "--policy_ckpt_interval", "20", *UNEVALUATED)
+    steps = ("--million_timesteps", "0.001", "--policy_ckpt_interval", "20", *UNEVALUATED)
     words = ("train_policy_with_preferences", DOT, *SMALL, *labels, *steps)
     with started(tmp_path, *words, "--run_name", "a") as process:
         with logged_in(process) as client:
