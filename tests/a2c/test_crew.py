@@ -92,10 +92,11 @@ def flat(worker: PolicyWorker) -> torch.Tensor:
     ("algo", "network"), [("a2c", "nature"), ("ppo", "nature"), ("a2c", "nature_lstm"), ("ppo", "nature_lstm")]
 )
 def test_a_crew_acts_and_learns_as_one_process_does(algo: str, network: str, tmp_path: Path) -> None:
-    """Three processes with unequal shares of seven environments; sums in another order differ in their last bits."""
+    """Three processes with unequal shares of their environments; sums in another order differ in their last bits."""
     words = ["train_policy_with_original_rewards", BREAKOUT, "--algo", algo, "--n_steps", "12"]
     words += ["--policy_network", network]
-    config = replace(parse(words).policy, n_envs=7, ppo_epochs=2, ppo_minibatches=2, eval_interval_million_timesteps=0)
+    n_envs = 5 if algo == "a2c" else 7  # of which PPO's minibatches are not too small for its threshold below
+    config = replace(parse([*words, *UNEVALUATED]).policy, n_envs=n_envs, ppo_epochs=2, ppo_minibatches=2)
     rollouts, weights, before = [], [], []
     for size in (1, 3):
         with leader(tmp_path / str(size), config, size) as worker:
@@ -104,7 +105,7 @@ def test_a_crew_acts_and_learns_as_one_process_does(algo: str, network: str, tmp
             rollouts.append({name: array.copy() for name, array in vars(worker.runner.rollout).items()})
             weights.append(flat(worker))
             worker.step()
-            assert worker.steps == 2 * 12 * 7
+            assert worker.steps == 2 * 12 * n_envs
             observations = worker.runner.rollout.observations[-1]
             assert all(picture.any() for picture in observations), "everybody's environments go on"
     for name in ("observations", "noise", "actions", "true_rewards", "terminated", "valid"):
@@ -159,7 +160,7 @@ def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
         "ent_coef": 0.3,
         "ent_coef_zero_million_timesteps": 160e-6,
     }
-    config = replace(PolicyConfig(), n_envs=4, n_steps=10, log_interval=1, eval_interval_million_timesteps=0, **lines)
+    config = replace(PolicyConfig(), n_envs=2, n_steps=20, log_interval=1, eval_interval_million_timesteps=0, **lines)
     with leader(tmp_path, config, 2) as worker:
         before = [flat(worker)]
         for _ in range(4):
@@ -178,6 +179,7 @@ def test_learning_rate_and_entropy_bonus_fall_on_lines(tmp_path: Path) -> None:
 def test_each_process_trains_on_whole_games_of_enduro_if_asked(whole_games: bool, tmp_path: Path) -> None:
     steps = 3000 // 4 + 10  # the no-ops and FIRE at the start come on top
     config = PolicyConfig("ppo", whole_games=whole_games, n_envs=2, n_steps=steps, eval_interval_million_timesteps=0)
+    config = replace(config, policy_network="feature_points")  # the fastest
     with leader(tmp_path, config, 2, ENDURO) as worker:
         worker.runner.collect()
         ended = (worker.runner.rollout.truncated | worker.runner.rollout.terminated).any(0)
@@ -293,7 +295,8 @@ def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: st
     if name == "a2c 2":
         steps = policy_steps(folder)
         assert steps > 0, "what was learned is kept"
-        here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 200) / 1e6))
+        more = ("--million_timesteps", str((steps + 200) / 1e6), "--n_envs", "1")  # an emulator takes long to start
+        here(tmp_path, "--resume", str(folder), *more)
         assert policy_steps(folder) >= steps + 200
 
 

@@ -120,10 +120,10 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
 
 
 def test_a_run_with_a_memory_goes_on_and_can_be_watched(tmp_path: Path) -> None:
-    flags = ("--policy_network", "nature_lstm", "--n_envs", "4", "--n_steps", "16", *BRIEF_PPO, *UNEVALUATED)
-    length = ("--million_timesteps", "0.00012")  # two rollouts
+    flags = ("--policy_network", "nature_lstm", "--n_envs", "2", "--n_steps", "16", *BRIEF_PPO, *UNEVALUATED)
+    length = ("--million_timesteps", "0.00006")  # two rollouts
     here(tmp_path, "train_policy_with_original_rewards", DOT, *flags, *length, "--run_name", "run", SYNC)
-    here(tmp_path, "--resume", str(tmp_path / "run"), "--million_timesteps", "0.00024")
+    here(tmp_path, "--resume", str(tmp_path / "run"), "--million_timesteps", "0.00012")
     video = tmp_path / "agent.mp4"
     watch_command([str(tmp_path / "run"), "--output", str(video)])
     assert video.stat().st_size > 1000

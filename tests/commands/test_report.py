@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -30,10 +29,8 @@ from drlhp.networks.batches import PairBatch, TrainingPair
 from drlhp.runtime.locks import in_use
 from pref_db import PrefDB
 from reward_predictor import preference_loss
-from tests.support import ROOT
 from tests.support.browser import PROGRAM, WHY_NOT, chromium
-from tests.support.commands import DEADLINE, here
-from tests.support.preloaded import run_captured
+from tests.support.commands import here, small_files
 from tests.support.ring import predicted_reward
 from tests.support.store import undo_last
 
@@ -589,15 +586,18 @@ def test_only_a_report_is_overwritten(labelled: Path, tmp_path: Path, capsys: py
     assert (labelled / "report" / "calibration.png").read_bytes() == b"mine"
 
 
-def test_a_report_that_a_full_disk_ended_can_be_made_again(labelled: Path) -> None:
+def test_a_report_that_a_full_disk_ended_can_be_made_again(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A limit on the size of files stands in for a full disk: figures fit, the page with all of them does not."""
-    code = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY));"
-        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    line = [sys.executable, "-c", code, str(ROOT / "run.py"), "report", str(labelled)]
-    result = run_captured(line, DEADLINE)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
+    page_of(labelled)
+    folder = labelled / "report"
+    size = (folder / PAGE).stat().st_size
+    assert all(figure.stat().st_size < size for figure in folder.glob("*.png"))
+    shutil.rmtree(folder)
+    with small_files(size - 1):
+        assert report(labelled) == 2
+    errors = capsys.readouterr().err
+    assert "the disk is full" in errors or "free some space on its disk" in errors, errors
+    assert "Traceback" not in errors and not (folder / PAGE).exists()
     assert page_of(labelled).sections["verdict"]
 
 

@@ -111,14 +111,13 @@ def literal_area_resize(picture: np.ndarray, height: int, width: int) -> np.ndar
 
     area = Fraction(picture.shape[0], height) * Fraction(picture.shape[1], width)
     result = np.zeros((height, width), np.uint8)
-    for y in range(height):
-        for x in range(width):
-            total = sum(
-                int(picture[i, j]) * weight_y * weight_x
-                for i, weight_y in overlaps(picture.shape[0], height, y)
-                for j, weight_x in overlaps(picture.shape[1], width, x)
-            )
-            result[y, x] = floor(total / area + Fraction(1, 2))
+    rows = [overlaps(picture.shape[0], height, y) for y in range(height)]
+    columns = [overlaps(picture.shape[1], width, x) for x in range(width)]
+    for y, x in np.ndindex(height, width):
+        total = sum(
+            weight_y * sum(int(picture[i, j]) * weight_x for j, weight_x in columns[x]) for i, weight_y in rows[y]
+        )
+        result[y, x] = floor(total / area + Fraction(1, 2))
     return result
 
 
@@ -199,9 +198,9 @@ def test_moving_dot_starts_everywhere_and_lasts_1000_frames() -> None:
 
 
 def test_moving_dot_vector_equals_single_environments() -> None:
-    n_envs, seed, steps = 3, 11, 520  # 2 episodes and a bit
+    n_envs, seed, steps = 2, 11, 520  # 2 episodes and a bit
     rng = np.random.default_rng(1)
-    vector = MovingDotVectorEnv(n_envs, seed, n_watched=2)
+    vector = MovingDotVectorEnv(n_envs, seed, n_watched=1)
     singles = [make_env(MOVING_DOT_ID) for _ in range(n_envs)]
     expected = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(singles)])
     obs, _ = vector.reset()
@@ -218,7 +217,7 @@ def test_moving_dot_vector_equals_single_environments() -> None:
             np.testing.assert_array_equal(obs[i], expected_step[0])
             assert (rewards[i], terminated[i], truncated[i]) == expected_step[1:]
         frames = vector.watch()
-        assert frames.shape == (2, 210, 160, 3)
+        assert frames.shape == (1, 210, 160, 3)
         for frame, env in zip(frames, singles, strict=False):
             assert isinstance(env.unwrapped, MovingDotEnv)
             x, y = env.unwrapped.position
@@ -251,16 +250,16 @@ def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
     info = env_info(f"{game}NoFrameskip-v4")
     assert info.blank_areas and info.observation_shape == (4, 84, 84) and info.fps == 15
     rng = np.random.default_rng(0)
-    with closing(make_vec_env(info.env_id, 2, seed=3, n_watched=2, n_threads=1)) as env:
+    with closing(make_vec_env(info.env_id, 1, seed=3, n_watched=1, n_threads=1)) as env:
         env.reset()
-        screens = []
+        screens, pictures = [], []
         for _ in range(150):
-            obs, rewards, terminated, truncated, _ = env.step(rng.integers(len(info.action_names), size=2))
+            obs, rewards, terminated, truncated, _ = env.step(rng.integers(len(info.action_names), size=1))
             screens.append(env.watch()[0])
-        assert obs.shape == (2, 4, 84, 84) and obs.dtype == np.uint8
+            pictures.append(obs[0, -1].copy())
+        assert obs.shape == (1, 4, 84, 84) and obs.dtype == np.uint8
         assert rewards.dtype == np.float32 and terminated.dtype == truncated.dtype == bool
         assert env.single_action_space == Discrete(len(info.action_names))
-        luminance = env.watch().astype(float) @ [0.299, 0.587, 0.114]
         blank = np.zeros((84, 84), bool)
         for top, bottom, left, right in info.blank_areas:
             assert any(len(np.unique(screen[top:bottom, left:right])) > 1 for screen in screens)
@@ -269,8 +268,9 @@ def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
         assert (obs[:, :, blank] == 0).all()
         # Elsewhere, the newest gray picture is the colour screen's luminance: same game, moment and place.
         # Approximately: one is a maximum of four frames by colour, which shows more, and the other of two grays.
-        for screen, picture in zip(luminance, obs[:, -1], strict=True):
-            difference = area_resize(screen.round().astype(np.uint8), 84, 84).astype(int) - picture
+        for screen, picture in zip(screens[49::50], pictures[49::50], strict=True):
+            luminance = (screen @ [0.299, 0.587, 0.114]).round().astype(np.uint8)
+            difference = area_resize(luminance, 84, 84).astype(int) - picture
             assert (-difference[~blank]).clip(0).mean() < 1
             assert picture[~blank].max() > 40
 
@@ -278,10 +278,10 @@ def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
 @pytest.mark.slow
 def test_atari_watched_frames_follow_the_game() -> None:
     rng, over_at = np.random.default_rng(0), 0
-    with closing(make_vec_env("PongNoFrameskip-v4", 2, seed=0, n_watched=1, n_threads=1)) as env:
+    with closing(make_vec_env("PongNoFrameskip-v4", 1, seed=0, n_watched=1, n_threads=1)) as env:
         env.reset()
         for step in range(1500):  # more than one game of 21 points lost
-            obs, _, terminated, *_ = env.step(rng.integers(6, size=2))
+            obs, _, terminated, *_ = env.step(rng.integers(6, size=1))
             over_at = step if terminated[0] else over_at
             if over_at and step > over_at + 100:
                 break
@@ -345,26 +345,42 @@ def test_games_that_hide_objects_are_those_that_were_measured_except_the_papers(
     assert env_info("MovingDotNoFrameskip-v0").all_frames is None
 
 
+@pytest.fixture
+def cut_id() -> Iterator[str]:
+    """A game that is soon cut, with a part of a step left over."""
+    game = gymnasium.registry["EnduroNoFrameskip-v4"]
+    kwargs = {**game.kwargs, "game": "pong", "max_num_frames_per_episode": 203}
+    gymnasium.register("Cut-v0", entry_point=game.entry_point, kwargs=kwargs)
+    env_info.cache_clear()
+    yield "Cut-v0"
+    del gymnasium.registry["Cut-v0"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("all_frames", [False, True])
-@pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "EnduroNoFrameskip-v4"])
-def test_watched_games_end_with_those_that_they_show(env_id: str, all_frames: bool) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "n_envs", "n_ends"), [("BreakoutNoFrameskip-v4", 1, 3), ("ALE/Breakout-v5", 1, 3), ("Cut-v0", 2, 6)]
+)
+def test_watched_games_end_with_those_that_they_show(
+    env_id: str, n_envs: int, n_ends: int, all_frames: bool, cut_id: str
+) -> None:
     """Else an error is raised: at lost games and at cut ones, whatever number of frames they had."""
-    rng, ends = np.random.default_rng(0), 0
-    with closing(make_vec_env(env_id, 2, seed=1, n_watched=2, n_threads=1, all_frames=all_frames)) as env:
+    rng, ends, last = np.random.default_rng(0), 0, 0
+    with closing(make_vec_env(env_id, n_envs, seed=1, n_watched=n_envs, n_threads=1, all_frames=all_frames)) as env:
         env.reset()
-        for step in range(830 if "Enduro" in env_id else 500):  # a cut one has 750
-            _, _, terminated, truncated, _ = env.step(rng.integers(env.info.n_actions or 0, size=2))
-            ends += int((terminated | truncated).sum())
+        for step in range(1000):
+            _, _, terminated, truncated, _ = env.step(rng.integers(env.info.n_actions or 0, size=n_envs))
+            if (ended := int((terminated | truncated).sum())) > 0:
+                ends, last = ends + ended, step
             if step == 50:
                 env.reset()
-    assert ends >= 2
+            if ends >= n_ends and step == last + 10:  # the next ones have begun alike
+                break
+    assert ends >= n_ends
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("env_id", "all_frames"), [("PongNoFrameskip-v4", False), ("PongNoFrameskip-v4", True), ("ALE/Breakout-v5", True)]
-)
+@pytest.mark.parametrize(("env_id", "all_frames"), [("BreakoutNoFrameskip-v4", False), ("ALE/Breakout-v5", True)])
 def test_atari_episode_end_is_followed_by_a_reset_without_reward(env_id: str, all_frames: bool) -> None:
     rng = np.random.default_rng(0)
     ends = 0
@@ -386,7 +402,7 @@ def test_atari_takes_seeds_beyond_32_bits() -> None:
     """A run that is resumed after some thousand updates seeds its environments with such numbers."""
     shown = []
     for seed in (3_000_000_000, 3_000_000_000, 3_000_000_001):
-        first, last = run_episode("BreakoutNoFrameskip-v4", seed, n_envs=2, steps=20)
+        first, last = run_episode("BreakoutNoFrameskip-v4", seed, n_envs=1, steps=20)
         shown.append(np.stack([first, last]))
     assert np.array_equal(shown[0], shown[1])
     assert not np.array_equal(shown[0], shown[2])
@@ -410,10 +426,10 @@ def test_enduro_is_cut_at_3000_frames() -> None:
 def test_atari_rewards_are_not_clipped() -> None:
     rewards_seen = set()
     rng = np.random.default_rng(0)
-    with closing(make_vec_env("SpaceInvadersNoFrameskip-v4", 4, seed=0, n_threads=1)) as env:
+    with closing(make_vec_env("SpaceInvadersNoFrameskip-v4", 1, seed=0, n_threads=1)) as env:
         env.reset()
         for _ in range(200):
-            rewards_seen |= set(env.step(rng.integers(6, size=4))[1].tolist())
+            rewards_seen |= set(env.step(rng.integers(6, size=1))[1].tolist())
     assert max(rewards_seen) >= 5
 
 
@@ -440,11 +456,11 @@ def run_episode(env_id: str, seed: int, n_envs: int, steps: int = 60) -> tuple[n
 
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", MOVING_DOT_ID])
 def test_seeds_reproduce_and_differ(env_id: str) -> None:
-    first, last = run_episode(env_id, 5, n_envs=3)
-    again_first, again_last = run_episode(env_id, 5, n_envs=3)
+    first, last = run_episode(env_id, 5, n_envs=2)
+    again_first, again_last = run_episode(env_id, 5, n_envs=2)
     np.testing.assert_array_equal(first, again_first)
     np.testing.assert_array_equal(last, again_last)
-    other_first, other_last = run_episode(env_id, 6, n_envs=3)
+    other_first, other_last = run_episode(env_id, 6, n_envs=2)
     np.testing.assert_array_equal(first[1:], other_first[:-1])  # environment i has seed + i
     assert (last != other_last).any()
 
@@ -501,9 +517,9 @@ def test_an_atari_game_that_was_registered_by_its_name_alone_has_the_defaults_of
     gymnasium.register("Named-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
     played = []
     for env_id in ("Named-v0", "ALE/Pong-v5"):
-        with closing(make_vec_env(env_id, 2, seed=0, whole_games=True)) as env:
+        with closing(make_vec_env(env_id, 1, seed=0, whole_games=True)) as env:
             env.reset()
-            played.append([env.step(np.array([2, 3]))[0] for _ in range(40)])
+            played.append([env.step(np.array([2]))[0] for _ in range(40)])
             assert env.info.max_episode_frames == 108_000
     np.testing.assert_array_equal(played[0], played[1])
     gymnasium.register("Nameless-v0", entry_point="ale_py.env:AtariEnv")

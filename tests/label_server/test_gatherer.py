@@ -151,7 +151,7 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
     """The policy waits for every answer, so that the run cannot end before the pair is answered."""
     folder = tmp_path / "a"
     labels = ("--n_initial_prefs", "4", "--max_prefs", "6", "--wait_for_labels", "0", "--n_initial_epochs", "2")
-    steps = ("--million_timesteps", "0.002", "--policy_ckpt_interval", "20", *UNEVALUATED)
+    steps = ("--million_timesteps", "0.001", "--policy_ckpt_interval", "20", *UNEVALUATED)
     words = ("train_policy_with_preferences", DOT, *SMALL, *labels, *steps)
     with started(tmp_path, *words, "--run_name", "a") as process:
         with logged_in(process) as client:
@@ -193,7 +193,7 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
 def test_where_people_label_on_the_page_the_runs_terminal_does_not_tell_the_true_reward(tmp_path: Path) -> None:
     """Who has started the run often labels in the browser beside it."""
     labels = ("--n_initial_prefs", "4", "--max_prefs", "4", "--n_initial_epochs", "2", "--eval_episodes", "1")
-    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, "--million_timesteps", "0.001", "--run_name", "a")
+    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, "--million_timesteps", "0.0005", "--run_name", "a")
     with terminal(tmp_path / "a", columns=150, command=tuple(command(tmp_path, *words))) as screen:
         screen.read_until(lambda: LINK.search(screen.seen.decode()))
         found = LINK.search(screen.seen.decode())

@@ -17,7 +17,8 @@ import pytest
 
 from drlhp.label_server import DEFAULT_PORT
 from tests.support import ROOT
-from tests.support.commands import DEADLINE, DOT, TINY, environment
+from tests.support.commands import DEADLINE, DOT, TINY, UNEVALUATED, environment
+from tests.support.preloaded import run_captured
 
 RECIPE = (ROOT / "Dockerfile").read_text()
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text())
@@ -123,10 +124,10 @@ def test_what_it_copies_is_enough_to_train(tmp_path: Path) -> None:
         shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / "runs").mkdir()
     entry = [sys.executable, "run.py", "train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous"]
-    words = [*entry, *TINY, "--run_name", "dot"]
+    words = [*entry, *TINY, *UNEVALUATED, "--million_timesteps", "0.0005", "--run_name", "dot"]
     variables = environment(MUJOCO_GL=dict(part.split("=") for part in words_of("ENV")[0].split())["MUJOCO_GL"])
     variables.pop("PYTHONPATH", None)
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=DEADLINE)
+    done = run_captured(words, DEADLINE, cwd=tmp_path, env=variables)
     assert done.returncode == 0 and "Finished." in done.stdout, done.stderr
     assert (tmp_path / "runs" / "dot" / "curves.png").is_file() and not (tmp_path / "tests").exists()
     assert os.access(tmp_path / "LICENSE", os.R_OK)

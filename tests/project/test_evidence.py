@@ -18,13 +18,13 @@ from commands.experiments import EXPERIMENTS
 from commands.report.references import references
 from drlhp.errors import UserError
 from tests.support import ROOT
-from tests.support.commands import here
+from tests.support.commands import BRIEF_PPO, here
 
 if not (ROOT / "results").exists():
     pytest.skip("the source distribution has no results", allow_module_level=True)
 
 HOPPER = ("train_policy_with_original_rewards", "Hopper-v5", "--synchronous", "--device", "cpu")
-BRIEF = ("--million_timesteps", "0.0005", "--n_envs", "2", "--n_steps", "64", "--eval_episodes", "1")
+BRIEF = (*BRIEF_PPO, "--million_timesteps", "0.0005", "--n_envs", "2", "--n_steps", "64", "--eval_episodes", "1")
 
 
 def test_iqm_leaves_out_a_quarter_at_either_end() -> None:

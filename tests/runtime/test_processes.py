@@ -20,6 +20,7 @@ from drlhp.runtime.processes import Children
 from drlhp.runtime.pulse import doing
 from tests.support import ROOT
 from tests.support.commands import (
+    BRIEF_PPO,
     DEADLINE,
     UNEVALUATED,
     alive,
@@ -143,22 +144,14 @@ def test_an_environment_that_hangs_is_told_of_and_nothing_is_left(tmp_path: Path
 @pytest.mark.parametrize("victim", ["forkserver", "resource_tracker"])
 def test_a_run_whose_helper_is_killed_says_so_or_goes_on_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "a"
-    words = (
-        "train_policy_with_preferences",
-        "CartPole-v1",
-        *WORDS,
-        "--n_envs",
-        "1",
-        "--million_timesteps",
-        "5",
-        "--policy_ckpt_interval",
-        "20",
-    )
-    with started(tmp_path, *words, fresh=True) as process:  # whose helpers have their own names
+    soon = ("--n_initial_epochs", "1", *BRIEF_PPO, "--n_steps", "32", "--policy_ckpt_interval", "5")
+    words = ("train_policy_with_preferences", "CartPole-v1", *WORDS, "--n_envs", "1", *soon)
+    # A Python of its own where the tracker ends: what it says then is silenced by a variable of a new one.
+    with started(tmp_path, *words, "--million_timesteps", "5", fresh=victim == "resource_tracker") as process:
         wait_for(lambda: len(children(process.pid)) == 2 and bool(policy_steps(folder)), process)
         below = descendants(process.pid)
-        of_each = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in below}
-        os.kill(next(pid for pid, line in of_each.items() if f"multiprocessing.{victim}" in line), signal.SIGKILL)
+        tracker, server = helpers(process.pid)
+        os.kill(tracker if victim == "resource_tracker" else server, signal.SIGKILL)
         if victim == "resource_tracker":
             process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=DEADLINE)
@@ -166,6 +159,16 @@ def test_a_run_whose_helper_is_killed_says_so_or_goes_on_and_leaves_nothing(tmp_
     assert ("the process that starts the others, was killed" in output) == (victim == "forkserver"), output
     assert "Traceback" not in output and "resource_tracker" not in output, output
     until(lambda: not any(alive(pid) for pid in below))
+
+
+def helpers(pid: int) -> list[int]:
+    """The two processes that a run starts itself: the tracker, and the server that starts the others."""
+    of_each = [int(pid) for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
+    assert len(of_each) == 2
+    lines = [Path(f"/proc/{one}/cmdline").read_bytes() for one in of_each]
+    is_server = [b"multiprocessing.resource_tracker" not in line for line in lines]
+    assert sum(is_server) == 1
+    return [one for _, one in sorted(zip(is_server, of_each, strict=True))]
 
 
 LOCKS = """

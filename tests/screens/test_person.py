@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drlhp.screens.playback import GUARD_SECONDS
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import DOT, PONG, UNEVALUATED, answers, children, policy_steps, started, wait_for
@@ -28,16 +29,16 @@ SMALL = (
 
 def press(key: str, folder: Path, process: subprocess.Popen[str], n_answers: int) -> None:
     """Presses a key until the store has so many answers; a key in a new pair's first moments is ignored."""
-    pressed_at = 0.0
+    press_at = time.monotonic() + 2 * GUARD_SECONDS  # after them, else the run computes until the second press
 
     def stored() -> bool:
-        nonlocal pressed_at
+        nonlocal press_at
         if len(answers(folder)) >= n_answers:
             return True
-        if time.monotonic() - pressed_at > 5:
+        if time.monotonic() > press_at:
             focus(TITLE)  # another window may have opened meanwhile
             xdotool("key", key)
-            pressed_at = time.monotonic()
+            press_at = time.monotonic() + 5
         return False
 
     wait_for(stored, process)
@@ -55,7 +56,7 @@ def wait_for_window(process: subprocess.Popen[str]) -> None:
 def test_keys_in_the_window_and_colour_clips(tmp_path: Path, display: str) -> None:
     folder = tmp_path / "a"
     words = ("gather_initial_prefs", PONG, "--n_initial_prefs", "50", "--run_name", "a", *SMALL)
-    with started(tmp_path, *words, DISPLAY=display) as process:
+    with started(tmp_path, *words, "--n_envs", "1", "--max_segs", "12", DISPLAY=display) as process:
         wait_for(lambda: (folder / "prefs.db").exists(), process)
         wait_for_window(process)
         wait_for(lambda: (screenshot().astype(int).std(axis=2) > 30).sum() > 5000, process)  # Pong's colours

@@ -44,6 +44,7 @@ from drlhp.screens.terminal_layout import FRAME, MIN_COLUMNS, MIN_ROWS, Layout, 
 from pref_db import PrefDB
 from tests.support import ROOT
 from tests.support.commands import answers
+from tests.support.preloaded import PreloadedPopen
 
 # A person at the terminal, or beside a window, without the rest of the command, whose imports take seconds.
 LABELLING = """
@@ -81,6 +82,13 @@ finally:
     print("printed at the end")
     gatherer.close()
     db.close()
+"""
+# Before a whole command, which is a script of this Python.
+TAKE_TERMINAL = """
+import fcntl, runpy, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 RED, BLUE = (200, 30, 40), (30, 60, 210)
 DEADLINE = 240
@@ -120,16 +128,16 @@ class Terminal:
         self.resize(columns, rows)
         self.before = termios.tcgetattr(self.slave)
         kept = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "COLORTERM")}
-        self.process = subprocess.Popen(
-            command or [sys.executable, "-c", LABELLING, str(folder / "prefs.db"), str(guard)],
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            env={**kept, "COLORTERM": "truecolor", **environment},
-            start_new_session=True,
-            preexec_fn=self._take_terminal,
-            cwd=ROOT,
-        )
+        options: dict[str, Any] = {
+            **dict.fromkeys(("stdin", "stdout", "stderr"), self.slave),
+            **{"env": {**kept, "COLORTERM": "truecolor", **environment}, "start_new_session": True, "cwd": ROOT},
+        }
+        self.process: subprocess.Popen[Any]
+        if command[:1] == (sys.executable,):
+            self.process = PreloadedPopen([sys.executable, "-c", TAKE_TERMINAL, *command[1:]], **options)
+        else:
+            words = command or (sys.executable, "-c", LABELLING, str(folder / "prefs.db"), str(guard))
+            self.process = subprocess.Popen(words, preexec_fn=self._take_terminal, **options)
 
     def _take_terminal(self) -> None:
         fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal

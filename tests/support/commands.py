@@ -132,8 +132,8 @@ def policy_steps(folder: Path) -> int:
 
 
 def progress(folder: Path) -> list[dict[str, str]]:
-    with (folder / "progress.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    # As it is at one moment: a header that comes after a first look at the file would be taken for a row.
+    return list(csv.DictReader(io.StringIO((folder / "progress.csv").read_text())))
 
 
 def without_waits(text: str) -> str:

@@ -21,7 +21,7 @@ from drlhp.training.trainer import BATCHES_PER_ROUND
 from pref_db import PrefDB
 from pref_interface import PrefInterface, PrefsConfig
 from reward_predictor import PredictorCopySpec, RewardPredictor
-from tests.support.commands import UNEVALUATED, answers, here
+from tests.support.commands import BRIEF_PPO, UNEVALUATED, answers, here
 from tests.support.ring import SMALL, VECTORS, Ring, answer, segment
 
 CONFIG = PrefsConfig(n_initial_prefs=40, n_initial_rounds=4, max_segs=100, query_candidates=100)
@@ -155,7 +155,7 @@ def test_clips_are_judged_when_all_are_there(ring: Ring) -> None:
 def test_a_run_asks_in_rounds_and_trains_on_all_labels(tmp_path: Path) -> None:
     flags = ("--n_initial_prefs", "30", "--max_prefs", "30", "--n_initial_rounds", "3", "--max_segs", "70")
     members = ("--ensemble_size", "3", "--query_selection", "disagreement", "--no_bootstrap", "--no_hold_out")
-    short = ("--n_initial_epochs", "1", "--million_timesteps", "0.001", *UNEVALUATED)
+    short = ("--n_initial_epochs", "1", "--million_timesteps", "0.0005", *UNEVALUATED, *BRIEF_PPO)
     words = ("train_policy_with_preferences", "CartPole-v1", "--synthetic_prefs", *flags, *members, *short)
     result = here(tmp_path, *words, "--n_envs", "1", "--run_name", "a")
     assert len(answers(tmp_path / "a")) == 30 and "validation accuracy" not in result.stdout

@@ -29,6 +29,7 @@ from drlhp.labelling.answers import Lease, Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime import checkpoint
 from drlhp.runtime.leash import descendants
+from drlhp.screens.playback import GUARD_SECONDS
 from examples import wrapper_evaluate, wrapper_everything, wrapper_gather, wrapper_pretrained, wrapper_train_predictor
 from examples.lamp_env import LampEnv
 from examples.own_network import Waves
@@ -193,12 +194,13 @@ def test_people_answer_in_a_window_and_close_it_while_the_program_goes_on(tmp_pa
                 env.reset()
             time.sleep(PAUSE)
 
-    pressed_at = 0.0
+    press_at = 0.0
 
     def answered() -> bool:
-        nonlocal pressed_at
-        if time.monotonic() > pressed_at + 5:  # a key in a new pair's first moments is ignored
-            pressed_at = time.monotonic()
+        nonlocal press_at
+        press_at = press_at or time.monotonic() + 2 * GUARD_SECONDS  # a key in a new pair's first moments is ignored
+        if time.monotonic() > press_at:
+            press_at = time.monotonic() + 5
             focus(TITLE)
             xdotool("key", "Right")
         return env.pref_db_size.value >= 1
