@@ -52,7 +52,7 @@ USAGE = """usage: python run.py COMMAND ...
   export RUN --output DIR                 write labels and segments for other tools: JSON lines, NumPy, CSV
   import DIR --output FOLDER              make a new store of them, or of the original project's pickles
   restore RUN FROM                        put a copy of a run's store into it, or keep the undamaged rows of the store
-  push RUN REPO                           share policy and predictor, or labels, on the Hugging Face Hub or in a folder
+  push RUN REPO                           share policy and predictor, or labels, on the Hugging Face Hub, in S3 or here
   load REPO                               download what others have pushed, and check it
   --resume RUN                            continue a run that was stopped or that failed
   --version                               the version, and the commit of this clone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing.process
 import random
 import subprocess
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -52,6 +53,15 @@ def seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # environments of other people draw from it
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An S3 server with a bucket named clips."""
+    from tests.support.s3 import serving_s3  # whose imports take a while
+
+    with serving_s3(monkeypatch) as server:
+        yield server
 
 
 def skip(*_: Any, **__: Any) -> NoReturn:

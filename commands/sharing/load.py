@@ -32,7 +32,7 @@ class LoadConfig:
     """Load what `push` has shared: a policy and a reward predictor, or labels."""
 
     repository: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
-    """USER/NAME on the Hugging Face Hub, or a folder here (./NAME)."""
+    """USER/NAME on the Hugging Face Hub, a folder here (./NAME), or a URL, such as s3://BUCKET/NAME."""
     output: Path | None = None
     """New folder; by default runs/NAME. Nothing is overwritten."""
     prefs: bool = False

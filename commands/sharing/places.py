@@ -1,4 +1,4 @@
-"""The places that are pushed to and loaded from: a folder of this machine, or a repository of the Hugging Face Hub."""
+"""The places that are pushed to and loaded from: a folder here or at a URL, or a repository of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from commands.sharing.layout import Kind
+from commands.sharing.layout import CARD, Kind
+from drlhp.data.storage import CHECK, first_line, open_url
 from drlhp.errors import UserError, reason_of
 from drlhp.runtime.regular_files import open_regular
 
@@ -40,12 +41,17 @@ def place_of(words: str, kind: Kind, *, public: bool = False, revision: str | No
     """Returns the place that a command line names.
 
     Raises:
-        UserError: it is neither a folder nor a repository, or huggingface_hub is not installed.
+        UserError: it is neither a folder nor a repository, or a package that it needs is not installed.
     """
     if words.startswith((".", "/", "~")):
         return FolderPlace(Path(words).expanduser())
+    if "://" in words:
+        return StoragePlace(words)
     if not REPOSITORY.fullmatch(words):
-        raise UserError(f"{words} is no repository: give USER/NAME on the Hub, or a folder, such as ./{words}.")
+        raise UserError(
+            f"{words} is no repository: give USER/NAME on the Hub, a folder, such as ./{words}, or a URL, such as "
+            f"s3://BUCKET/{words}."
+        )
     if find_spec("huggingface_hub") is None:
         install = "python -m pip install huggingface_hub"
         raise UserError(f"the Hub needs a package that is not installed: run `{install}`, or give a folder (./NAME).")
@@ -83,6 +89,66 @@ class FolderPlace:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with open_regular(self.folder / name) as source, (folder / name).open("wb") as target:
                 shutil.copyfileobj(source, target)
+
+
+class StoragePlace:
+    """A folder at a URL that fsspec can use, such as s3://BUCKET/NAME. Its card is written last."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        try:
+            self._fs, self._root = open_url(url, url)
+        except OSError as error:
+            raise UserError(str(error)) from error
+
+    def write(self, draft: Path) -> str:
+        paths = sorted((path for path in draft.rglob("*") if path.is_file()), key=lambda path: path.name == CARD)
+        with self._told():
+            if taken := min(self._files(), default=""):
+                raise UserError(f"{self.name} holds {taken} already, and nothing is overwritten; give another name.")
+            written = []
+            try:
+                for path in paths:
+                    written.append(f"{self._root}/{path.relative_to(draft).as_posix()}")
+                    self._fs.put_file(str(path), written[-1])
+            except BaseException:
+                for there in written:
+                    with contextlib.suppress(Exception):  # each file system has errors of its own
+                        self._fs.rm_file(there)
+                raise
+        return self.name
+
+    def sizes(self) -> dict[str, int]:
+        with self._told():
+            found = self._files()
+        if CARD not in found:
+            raise UserError(
+                f"{self.name} has no {CARD}, which `push` writes last; push it again, or check the address."
+            )
+        return found
+
+    def fetch(self, names: Iterable[str], folder: Path) -> None:
+        def download(name: str) -> None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            self._fs.get_file(f"{self._root}/{name}", str(folder / name))
+
+        with self._told(), ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(download, names))
+
+    def _files(self) -> dict[str, int]:
+        """Returns the files at the URL, with their sizes in bytes."""
+        found = self._fs.find(self._root, detail=True)
+        return {path[len(self._root) + 1 :]: int(about["size"]) for path, about in found.items()}
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raises UserError, as one sentence, for what the file system raises within the block."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # each file system has errors of its own
+            raise UserError(f"{self.name} cannot be used ({first_line(error)}); {CHECK}.") from error
 
 
 class HubPlace:

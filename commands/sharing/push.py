@@ -1,4 +1,4 @@
-"""`run.py push`: shares a run's networks, or its labels, in a folder or on the Hugging Face Hub."""
+"""`run.py push`: shares a run's networks, or its labels, in a folder, at a URL or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class PushConfig:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder; with --prefs any folder with a prefs.db in it."""
     repository: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
-    """USER/NAME on the Hugging Face Hub, or a new folder here (./NAME). Nothing is overwritten."""
+    """USER/NAME on the Hugging Face Hub, a new folder here (./NAME), or a URL, such as s3://BUCKET/NAME. Nothing is
+    overwritten."""
     prefs: bool = False
     """Share the labels with their segments, as a dataset."""
     names_and_notes: bool = False

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
+from drlhp.data.storage import CHECK, first_line, open_url
 from drlhp.labelling.disk import nearly_full
 from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
@@ -29,8 +29,6 @@ N_RENDERERS = 2
 KEEP_CLIPS = 2000
 # Efforts of the encoder, at most 6 and 100. More would take twice the time from the training and save little space.
 WEBP_METHOD, WEBP_QUALITY = 1, 20
-S3 = ("s3", "s3a")
-S3_SECONDS = 5  # Limit for a connection and for a reply. It is short because a labeller waits for the clip.
 RETRY_SECONDS = 60.0  # A store that failed is tried again after this time.
 DRAFT_SECONDS = 600.0  # A draft older than this is deleted, because its writer must have died.
 TIDY_AFTER = 100  # Old sheets are deleted each time that so many were written.
@@ -98,27 +96,7 @@ class SheetStore:
         if isinstance(place, Path):
             self._fs, self._root = LocalFileSystem(auto_mkdir=True), str(place.absolute())
             return
-        protocol, separator, _ = place.partition("://")
-        if not separator or (protocol == "file" and not place.startswith("file:///")):
-            raise OSError(
-                f"--clips_url {place} is no whole URL; give one such as s3://BUCKET/PREFIX or file:///FOLDER."
-            )
-        options: dict[str, Any] = {"auto_mkdir": True} if protocol == "file" else {}
-        if protocol in S3:
-            timeouts = {"connect_timeout": S3_SECONDS, "read_timeout": S3_SECONDS, "retries": {"max_attempts": 1}}
-            options = {"config_kwargs": timeouts, "use_listings_cache": False}
-        try:
-            self._fs, self._root = fsspec.url_to_fs(place, **options)
-        except ImportError as error:
-            package = "s3fs" if protocol in S3 else "the package that it names"
-            raise OSError(
-                f"--clips_url {place} needs another package ({error}): install it with "
-                f"`.venv/bin/python -m pip install -c constraints.txt {package}`."
-            ) from error
-        except Exception as error:  # each file system has errors of its own
-            raise OSError(f"--clips_url {place} cannot be used ({_words(error)}); give a URL of fsspec's.") from error
-        if protocol in S3:
-            self._fs.retries = 1  # s3fs retries too, on top of botocore.
+        self._fs, self._root = open_url(place, f"--clips_url {place}")
 
     def check(self) -> None:
         """Writes a file, reads it and deletes it. Raises OSError, in one sentence, if that does not work."""
@@ -128,11 +106,7 @@ class SheetStore:
             works = self._fs.cat_file(path) == b"test"
             self._fs.rm_file(path)
         except Exception as error:  # each file system has errors of its own
-            raise OSError(
-                f"--clips_url {self.name} cannot be written to ({_words(error)}); check the address, that the bucket "
-                "or folder is there, and the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and "
-                "AWS_ENDPOINT_URL where it is not Amazon's)."
-            ) from error
+            raise OSError(f"--clips_url {self.name} cannot be written to ({first_line(error)}); {CHECK}.") from error
         if not works:
             raise OSError(f"--clips_url {self.name} gives back something else than was written; choose another place.")
 
@@ -188,11 +162,6 @@ class SheetStore:
 def _is_whole(data: bytes) -> bool:
     """Returns whether a WebP file is complete: its header says how long it is."""
     return data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data)
-
-
-def _words(error: Exception) -> str:
-    """Returns an error's first line without the full stop, or else the name of its class."""
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 class Clips:
@@ -276,7 +245,7 @@ class Clips:
 
     def _failed(self, error: Exception) -> None:
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        self._say(_words(error))
+        self._say(first_line(error))
 
     def _say(self, why: str) -> None:
         if not self.trouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -13,11 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import huggingface_hub
 import pytest
 import torch
 import yaml
 from huggingface_hub import constants
+from moto.server import ThreadedMotoServer
 
 from commands.sharing import places
 from drlhp.runtime import checkpoint
@@ -323,12 +326,56 @@ def test_files_that_push_does_not_write_stay_where_they_are(copy: Path, tmp_path
 
 
 def test_a_place_that_is_none_is_named(shared: Path, tmp_path: Path) -> None:
-    assert "give USER/NAME on the Hub, or a folder, such as ./dot" in refused("load", "dot")
+    assert "give USER/NAME on the Hub, a folder, such as ./dot, or a URL, such as s3://BUCKET/dot" in refused(
+        "load", "dot"
+    )
     assert "leave out --prefs" in refused("load", str(shared), "--prefs", "--output", str(tmp_path / "b"))
     assert "is no folder" in refused("load", str(tmp_path / "nowhere"), "--output", str(tmp_path / "b"))
 
 
 # -- the Hub -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("s3")
+def test_networks_and_labels_go_to_s3_and_come_back(finished: Path, shared: Path, tmp_path: Path) -> None:
+    bucket = fsspec.filesystem("s3", use_listings_cache=False)
+    here(None, "push", str(finished), "s3://clips/agents/dot")
+    assert "load s3://clips/agents/dot" in bucket.cat_file("clips/agents/dot/README.md").decode()
+    assert refused("push", str(finished), "s3://clips/agents/dot").startswith(
+        "run.py: s3://clips/agents/dot holds README.md already, and nothing is overwritten"
+    )
+    here(None, "load", "s3://clips/agents/dot", "--output", str(tmp_path / "dot"))
+    for name in files(tmp_path / "dot") - {"config.json"}:  # which says where it is from
+        assert (tmp_path / "dot" / name).read_bytes() == bucket.cat_file(f"clips/agents/dot/{name}")
+    assert files(shared) - files(tmp_path / "dot") == {"reward-labels.png", "reward-steps.png"}
+    here(None, "push", str(finished), "s3://clips/labels", "--prefs")
+    here(None, "load", "s3://clips/labels", "--prefs", "--output", str(tmp_path / "labels"))
+    with contextlib.closing(PrefDB.open(tmp_path / "labels" / "prefs.db")) as db:
+        assert db.n_labels() == 20
+    bucket.rm_file("clips/labels/README.md")
+    assert "s3://clips/labels has no README.md, which `push` writes last" in refused("load", "s3://clips/labels")
+
+
+def test_a_push_to_s3_that_fails_leaves_nothing_there(
+    finished: Path, s3: ThreadedMotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = fsspec.filesystem("s3", use_listings_cache=False)
+    put, n_put = type(bucket)._put_file, itertools.count()
+
+    async def put_two(*args: Any, **options: Any) -> None:
+        if next(n_put) == 2:
+            raise OSError("the network is gone")
+        await put(*args, **options)
+
+    monkeypatch.setattr(type(bucket), "_put_file", put_two)
+    told = refused("push", str(finished), "s3://clips/dot")
+    assert "s3://clips/dot cannot be used (the network is gone); check the address, that the bucket" in told
+    assert next(n_put) == 3 and not bucket.find("clips/dot")
+    assert "s3://no-such-bucket/dot cannot be used" in refused("push", str(finished), "s3://no-such-bucket/dot")
+    assert "nosuch://a/b cannot be used" in refused("load", "nosuch://a/b")
+    s3.stop()
+    assert "cannot be used" in refused("load", "s3://clips/dot")
+    s3.start()
 
 
 def test_without_the_package_one_sentence_says_what_to_install(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

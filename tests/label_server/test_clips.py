@@ -1,8 +1,4 @@
-"""Where the page's clips are kept: the run folder, other folders, an S3 server; and what happens when it fails.
-
-The S3 server is moto's, over real HTTP: s3fs tests itself against it, and of the others on the package index none is as
-widely used and installs without a service of its own.
-"""
+"""Where the page's clips are kept: the run folder, other folders, an S3 server; and what happens when it fails."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ import shutil
 import socket
 import sys
 import threading
-import urllib.request
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -33,23 +27,6 @@ from drlhp.labelling.queue import LabelQueue
 from pref_db import PrefDB
 from tests.support.commands import small_files
 from tests.support.labelling import make_store, running, segment
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
-    """An S3 server with a bucket named clips, found as the tools of Amazon find theirs."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset", b"").close()  # it forgets other tests'
-    files = fsspec.filesystem("s3", skip_instance_cache=True)
-    type(files).clear_instance_cache()  # those of other tests know other servers
-    files.mkdir("clips")
-    yield server
-    server.stop()
 
 
 def segment_ids(db_path: Path) -> list[str]:
