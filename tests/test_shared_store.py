@@ -243,8 +243,11 @@ def test_a_run_keeps_its_labels_there_and_goes_on_and_nobody_sees_the_password(
     here(None, "--resume", str(run), "--max_prefs", "24", "--million_timesteps", "0.0015")
     with opened(run / "prefs.db") as db:
         assert db.n_labels() == 24
-    told = here(None, "label", str(tmp_path / "there"), "--store", address, "--teacher", "oracle", "--max_prefs", "26")
-    assert "26 labels" in told.stdout
+    for n in ("26", "28"):  # the second time the folder is there
+        oracle = ("--store", address, "--teacher", "oracle", "--max_prefs", n)
+        assert f"{n} labels" in here(None, "label", str(tmp_path / "there"), *oracle).stdout
+    other = here(None, "label", str(tmp_path / "there"), "--store", postgres.address(), "--teacher", "oracle", status=2)
+    assert "has a store already; leave out --store" in one_sentence(other.stderr)
     assert Address.parse((tmp_path / "there" / "prefs.db").read_text()) == Address.parse(address)
     assert json.loads((run / "config.json").read_text())["config"]["store"] == str(Address.parse(address))
     for file in run.rglob("*"):

@@ -17,8 +17,10 @@ from drlhp.bounds import SEED, at_least, check
 from drlhp.cli.arguments import read_arguments
 from drlhp.cli.program import program
 from drlhp.cli.runs import find_run
+from drlhp.data.address import Address
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
+from drlhp.data.store import link_of
 from drlhp.errors import DamagedError, PrefDBError, UserError
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import WebGatherer
@@ -147,9 +149,11 @@ def label_command(arguments: list[str], trouble: str = "") -> None:
 
 
 def joined(run: Path, address: str) -> Path:
-    """Makes the folder that leads to the store of a run elsewhere; returns the link. Raises UserError."""
+    """Makes the folder that leads to the store of a run elsewhere, or finds it; returns the link. Raises UserError."""
     path = run / "prefs.db"
     if path.exists():
+        if path.is_file() and link_of(path) == str(Address.parse(address)):
+            return path
         raise UserError(f"{path.parent} has a store already; leave out --store, or give RUN another name.")
     from drlhp.data.postgres import join  # only who uses it needs its package
 

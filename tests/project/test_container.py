@@ -14,7 +14,11 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
+import yaml
 
+from commands.flags import parse
+from drlhp.cli.arguments import read_arguments
+from drlhp.cli.label import LabelConfig
 from drlhp.label_server import DEFAULT_PORT
 from tests.support import ROOT
 from tests.support.commands import DEADLINE, DOT, TINY, UNEVALUATED, environment
@@ -131,3 +135,26 @@ def test_what_it_copies_is_enough_to_train(tmp_path: Path) -> None:
     assert done.returncode == 0 and "Finished." in done.stdout, done.stderr
     assert (tmp_path / "runs" / "dot" / "curves.png").is_file() and not (tmp_path / "tests").exists()
     assert os.access(tmp_path / "LICENSE", os.R_OK)
+
+
+@pytest.mark.usefixtures("s3")  # which the commands look for at once
+def test_the_services_of_the_compose_file_have_commands_that_run() -> None:
+    """Also what `docker-compose config` says of the file, where it is installed."""
+    file = ROOT / "examples" / "compose.yaml"
+    services = yaml.safe_load(file.read_text())["services"]
+    config = parse(shlex.split(services["learner"]["command"]))
+    command, *words = shlex.split(services["page"]["command"])
+    page = read_arguments(LabelConfig, command, words, needs={"run": "RUN"}, example="RUN")
+    assert config.store == page.store and config.page.clips_url == page.page.clips_url
+    assert {f"127.0.0.1:{port}:{port}" for port in (DEFAULT_PORT, page.page.web_port)} == {
+        services[name]["ports"][0] for name in ("learner", "page")
+    }
+    extras = services["page"]["build"]["args"]["EXTRAS"].split()
+    assert set(extras) <= PIPFILE["dev-packages"].keys()
+    if program := shutil.which("docker-compose"):
+        words = [program, "-f", str(file), "config", "--quiet"]
+        told = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
+        assert told.returncode and "set it to a password of your own" in told.stderr
+        variables = {**os.environ, "LABELS_PASSWORD": "a", "CLIPS_PASSWORD": "b"}
+        told = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, env=variables)
+        assert (told.returncode, told.stderr) == (0, "")
