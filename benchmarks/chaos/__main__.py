@@ -173,6 +173,8 @@ def write(path: Path, record: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped; nothing is written."))  # after what has begun is ended
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `&` lets a program ignore this one, nohup the next one,
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and what it starts ignores them too
     try:
         tyro.cli(chaos)
     except KeyboardInterrupt:
