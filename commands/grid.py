@@ -54,7 +54,8 @@ def read_grid(path: Path, experiment: str) -> list[Row]:
         for name in row:
             if name in TAKEN:
                 raise UserError(f"{path} sets {name}, and {TAKEN[name]}; remove it.")
-        texts.append(_text(row) if len(_text(row)) <= LONGEST_NAME else f"row{number}")
+        text = _text(row)
+        texts.append(text if len(text) <= LONGEST_NAME else f"row{number}")
         rows.append(tuple(word for name, value in row.items() for word in words_of(path, name, value, flags)))
     _check(path, EXPERIMENTS[experiment].command, found, rows)
     return [
@@ -70,7 +71,8 @@ def _rows(path: Path, data: Any) -> list[dict[str, Any]]:
         for name, values in columns.items():
             if not values:
                 raise UserError(f"{path} gives {name} no value; give it some, such as `{name}: [1, 2]`.")
-        rows = [dict(zip(columns, row, strict=True)) for row in itertools.islice(_product(columns), MOST_ROWS + 1)]
+        products = itertools.islice(itertools.product(*columns.values()), MOST_ROWS + 1)
+        rows = [dict(zip(columns, values, strict=True)) for values in products]
     else:
         rows = data if isinstance(data, list) else []
     if not rows or not all(isinstance(row, dict) and all(isinstance(name, str) for name in row) for row in rows):
@@ -78,10 +80,6 @@ def _rows(path: Path, data: Any) -> list[dict[str, Any]]:
     if len(rows) > MOST_ROWS:
         raise UserError(f"{path} has more than {MOST_ROWS:,} rows; give fewer values.")
     return rows
-
-
-def _product(columns: dict[str, list[Any]]) -> itertools.product[tuple[Any, ...]]:
-    return itertools.product(*columns.values())
 
 
 def _text(row: dict[str, Any]) -> str:

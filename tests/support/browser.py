@@ -65,24 +65,24 @@ def shown(page: Page) -> str:
     return str(page.evaluate(LOADED))
 
 
-def wait_for_js(page: Page, expression: str, arg: object = None, wait_ms: int = WAIT_MS) -> bool:
-    """Waits until a JavaScript expression holds. Playwright's own way needs eval, which the page forbids.
+def wait_for_js(page: Page, expression: str, arg: object = None) -> None:
+    """Waits until a JavaScript expression holds; raises AssertionError after too many looks."""
+    assert holds_soon(page, expression, arg), expression
 
-    Counts looks instead of seconds, because a busy machine may stop the test for minutes. The page itself looks, as
-    each question from outside goes through four processes. Raises AssertionError after too many, unless fewer looks
-    than usual were wanted: then returns whether it holds.
+
+def holds_soon(page: Page, expression: str, arg: object = None, wait_ms: int = WAIT_MS) -> bool:
+    """Returns whether a JavaScript expression holds now or soon.
+
+    Playwright's own way needs eval, which the page forbids. Counts looks instead of seconds, because a busy machine may
+    stop the test for minutes. The page itself looks, as each question from outside goes through four processes.
     """
-    left = wait_ms // POLL_MS
-    while left > 0:
-        n_looks = min(left, LOOKS_AT_ONCE)
+    for left in range(wait_ms // POLL_MS, 0, -LOOKS_AT_ONCE):
         try:
-            if page.evaluate(HOLDS_SOON.format(expression=expression), [arg, n_looks, POLL_MS]):
+            if page.evaluate(HOLDS_SOON.format(expression=expression), [arg, min(left, LOOKS_AT_ONCE), POLL_MS]):
                 return True
         except Error as error:
             if "context was destroyed" not in str(error):  # the page is being left for another
                 raise
-        left -= n_looks
-    assert wait_ms < WAIT_MS, expression
     return False
 
 
@@ -110,7 +110,7 @@ def _repeat_until_next(page: Page, act: Callable[[], None], patience: float) -> 
     before, patience_ms = wait_for_pair(page), round(1000 * patience)
     for _ in range(WAIT_MS // patience_ms):
         act()
-        if wait_for_js(page, f"(before) => {LOADED} !== before", before, patience_ms):
+        if holds_soon(page, f"(before) => {LOADED} !== before", before, patience_ms):
             return
     raise AssertionError("it does nothing")
 

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-GATE = "TEST_GATE"
+from tests.support.ray_cluster import GATE
+
 POLL_SECONDS = 0.005
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+GATE = "TEST_GATE"  # the variable that names the file of `allow`
 TOKEN = "open-sesame-" * 4
 
 
@@ -36,7 +37,7 @@ class RayCluster:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, **self.variables(), "TEST_GATE": str(self.gate)},
+                env={**os.environ, **self.variables(), GATE: str(self.gate)},
             )
         assert self.process.stdout is not None
         told = self.process.stdout.readline()
