@@ -83,6 +83,9 @@ class PredictorConfig:
     labels_per_step: Annotated[float, FINITE] = 0.02
     """Labels trained on for each agent step of the policy. The paper has 0.1. With pixels that is too much for
     2 cores, and most bodies learn no better with it."""
+    label_passes: Annotated[int | None, at_least(1)] = None
+    """Most passes over the labels in the whole training, those over the initial ones included; new labels bring more.
+    Many passes over few labels fit the reward to chance. None: as many as --labels_per_step makes."""
     label_batch_size: Annotated[int, at_least(1)] = 16
     """Labels per training batch of the reward predictor."""
     load_reward_predictor_ckpt_dir: str | None = None
@@ -94,6 +97,11 @@ class PredictorConfig:
     def bootstraps(self) -> bool:
         """Whether members are trained on bootstraps; a single predictor has all labels."""
         return self.bootstrap and self.ensemble_size > 1
+
+    @property
+    def initial_passes(self) -> int:
+        """Most passes over the initial labels."""
+        return min(self.n_initial_epochs, self.label_passes or self.n_initial_epochs)
 
 
 class RewardPredictor(nn.Module):

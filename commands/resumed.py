@@ -92,7 +92,7 @@ def _try_checkpoints(config: RunConfig, policy: Loaded | None, predictor: Loaded
             resume=True,
         )
         trainer = RewardLearner(inputs, config.predictor, np.random.default_rng(0))
-        pretraining = Pretraining(config.predictor.n_initial_epochs, None, freeze=True)
+        pretraining = Pretraining(config.predictor.initial_passes, None, freeze=True)
         Checkpoints(spec, trainer, pretraining, Pace(config.predictor, 0, policy_waits=True)).take(*predictor)
 
 

@@ -1,7 +1,8 @@
-"""The pace of the training: so many labels are trained on for each agent step of the policy."""
+"""The pace of the training: so many labels are trained on for each agent step of the policy, and for each label."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from reward_predictor import PredictorConfig
@@ -20,13 +21,15 @@ class Pace:
         policy_waits: whether the policy can wait.
     """
 
-    KEPT = ("due", "trained", "_owed", "_steps_seen")
+    KEPT = ("due", "trained", "labels_trained", "_owed", "_steps_seen")
 
     def __init__(self, config: PredictorConfig, rollout_steps: int, *, policy_waits: bool) -> None:
         self._rate, self._size = config.labels_per_step, config.label_batch_size
+        self._passes = math.inf if config.label_passes is None else config.label_passes
         self._most = BACKLOG_BATCHES * self._size + rollout_steps * self._rate
         self._policy_waits = policy_waits
         self.due, self.trained = 0.0, 0  # batches for the agent steps so far; the trainer counts the latter
+        self.labels_trained = 0  # in all, also before the policy started; the trainer counts them
         self._owed = 0.0  # labels to train on
         self._steps_seen: int | None = 0  # None: a checkpoint does not say
 
@@ -35,18 +38,22 @@ class Pace:
         """Whether the policy should wait."""
         return self._policy_waits and self._owed > self._most
 
-    def follow(self, agent_steps: int, *, learns: bool) -> None:
+    def room(self, n_labels: int) -> float:
+        """Returns how many labels more may be owed, given the number of different ones: `--label_passes`."""
+        return max(0.0, self._passes * n_labels - self.labels_trained - self._owed) if n_labels else 0.0
+
+    def follow(self, agent_steps: int, n_labels: int) -> None:
         """Owes labels for the steps that the policy has taken since the last call.
 
         Args:
-            learns: there are labels to train on; else nothing is due.
+            n_labels: different labels to train on; without any, nothing is due.
         """
         if self._steps_seen is None:
             if not agent_steps:  # the policy has not said yet where it goes on
                 return
             self._steps_seen = agent_steps
         # A policy that went on from an older checkpoint takes some steps again, which the trainer has followed.
-        labels = max(0, agent_steps - self._steps_seen) * self._rate * learns
+        labels = min(max(0, agent_steps - self._steps_seen) * self._rate, self.room(n_labels))
         self._steps_seen = max(self._steps_seen, agent_steps)
         self.due += labels / self._size
         self._owed += labels

@@ -98,7 +98,7 @@ class Trainer:
 
     KEPT = (
         *("learner", "labels", "pretraining", "pace", "measurements"),
-        *("stage", "labels_trained", "_rounds_learned", "_received_at"),
+        *("stage", "_rounds_learned", "_received_at"),
     )
 
     def __init__(self, channels: Channels, spec: TrainerSpec) -> None:
@@ -110,14 +110,14 @@ class Trainer:
         self.learner = Learner(spec.inputs, spec.config, rng, spec.device, spec.make_network)
         self.db = PrefDB.open(spec.run_dir / "prefs.db", read_only=True)
         self.labels = LabelSet(self.db, channels.bell, spec.config, rng)
-        self.pretraining = Pretraining(spec.config.n_initial_epochs, spec.n_initial_batches, freeze=spec.freeze)
+        self.pretraining = Pretraining(spec.config.initial_passes, spec.n_initial_batches, freeze=spec.freeze)
         self.pace = Pace(spec.config, spec.rollout_steps, policy_waits=spec.policy_waits)
         self.checkpoints = Checkpoints(spec, self.learner, self.pretraining, self.pace)
         self.measurements = Measurements()
         self.curves = Curves(spec.run_dir, PART)
         self.gallery = Gallery(self.db, self.curves)
         self.stage = Stage.PRETRAINING
-        self.labels_trained = self._rounds_learned = self._received_at = 0  # the last one is a batch
+        self._rounds_learned = self._received_at = 0  # the latter is a batch
         self._reported = 0.0
         self._load()
         if spec.improve and not self.learner.batches:
@@ -174,7 +174,7 @@ class Trainer:
         """Trains on the batches that the policy's steps have made due."""
         if not self.labels.pairs:
             self._receive()
-        self.pace.follow(self.channels.agent_steps.value, learns=bool(self.labels.pairs))
+        self.pace.follow(self.channels.agent_steps.value, len(self.labels.training))
         if self.pace.behind:
             self.channels.behind.set()
         if not (n_batches := self.pace.take_batches()):
@@ -222,7 +222,7 @@ class Trainer:
             learned = self.learner.learn(batch, self.labels.weights_of(pairs))
         self.channels.trained_batches.value = self.learner.batches
         self.learner.adapt_l2(self.measurements.validation.loss)
-        self.labels_trained += len(pairs)
+        self.pace.labels_trained += len(pairs)
         self.measurements.count(learned, batch.mu)
 
     def _pass(self) -> bool:
@@ -247,7 +247,7 @@ class Trainer:
         if n_rounds <= self._rounds_learned:
             return False
         until = self.learner.batches + BATCHES_PER_ROUND
-        while self.learner.batches < until:
+        while self.learner.batches < until and self.pace.room(len(self.labels.training)):
             if not self._pass():
                 return True
         self._settle()
@@ -286,7 +286,7 @@ class Trainer:
     def _measure(self) -> None:
         """Measures the predictor, and writes a point of each curve."""
         self.measurements.measure(self.learner, self.labels, self.channels.turns)
-        counts = {"labels": float(len(self.labels.pairs)), "labels_trained": float(self.labels_trained)}
+        counts = {"labels": float(len(self.labels.pairs)), "labels_trained": float(self.pace.labels_trained)}
         values = {f"reward_predictor/{name}": value for name, value in counts.items()}
         self.curves.add(values | self.measurements.points(self.learner), self.learner.batches)
         self.gallery.show(self.labels.pairs, self.labels.n_stored)

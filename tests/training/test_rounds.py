@@ -178,9 +178,9 @@ def test_rounds_share_the_initial_labels_evenly(n_initial: int, n_rounds: int) -
 def test_with_nothing_held_out_all_labels_are_trained_on(ring: Ring) -> None:
     answer(ring.db, range(40))
     usual = ring.trainer(n_initial=40)
-    assert usual.step() and usual.labels_trained < 40
+    assert usual.step() and usual.pace.labels_trained < 40
     trainer = ring.trainer(replace(SMALL, hold_out=False), n_initial=40)
-    assert trainer.step() and trainer.labels_trained == 40
+    assert trainer.step() and trainer.pace.labels_trained == 40
     assert np.isnan(trainer.measurements.validation.accuracy)
 
 
