@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing.process
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
+from tyro._parsers import ParserSpecification
 
 from drlhp.runtime.start import LARGE_LIBRARIES
 
@@ -24,6 +25,29 @@ __all__ = ["display", "postgres", "shared_postgres", "store_kind"]  # fixtures: 
 torch.set_num_threads(1)
 # What a test starts from this process comes from one server, which can import our own modules for all of it too.
 LARGE_LIBRARIES.extend(["a2c.worker", "drlhp.training.trainer", "pref_interface"])
+
+
+def described_once(describe: Callable[..., ParserSpecification]) -> Callable[..., ParserSpecification]:
+    """What tyro derives from the fields of a command's settings and their defaults, which it does for each line.
+
+    It reads the source for that, and takes a tenth of a second; a test's process reads hundreds of lines.
+    """
+    found = dict[Any, ParserSpecification]()
+
+    def described(settings: Any, **rest: Any) -> ParserSpecification:
+        if rest["parent_classes"]:  # a part of other settings
+            return describe(settings, **rest)
+        key = settings, repr(rest)  # 1 and 1.0 are equal, and no defaults of the same kind
+        if key not in found:
+            found[key] = describe(settings, **rest)
+        return found[key]
+
+    return described
+
+
+ParserSpecification.from_callable_or_type = staticmethod(  # type: ignore[method-assign]
+    described_once(ParserSpecification.from_callable_or_type)
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -73,14 +73,17 @@ def _quiet_tracker() -> Iterator[None]:
             os.environ[WARNINGS] = before
 
 
-def warm_up() -> None:
+def warm_up(*, starts_processes: bool = True) -> None:
     """Starts the server now, so that it imports the libraries while this process does the same.
 
     From now on this process says what it does if that takes long; first of all these imports, until it does more.
+
+    Args:
+        starts_processes: without it there is no server.
     """
     Patience(lambda sentence: print(sentence, flush=True), {"": here()}, soon=(IMPORTS,))
     here().begin(IMPORTS)
-    if start_context().get_start_method() == "forkserver":
+    if starts_processes and start_context().get_start_method() == "forkserver":
         # The server and the tracker inherit the blocked signals. A closing terminal and `timeout` signal them too, but
         # the run needs them to its end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
@@ -89,6 +92,7 @@ def warm_up() -> None:
             # The terminal sends Ctrl-C to the server too, which would print a traceback of its imports.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             multiprocessing.forkserver.ensure_running()
+    if hasattr(signal, "pthread_sigmask"):  # Whoever started this program may have blocked them too, as Ray does.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 
 

@@ -70,10 +70,10 @@ def near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
 
 @pytest.mark.usefixtures("headless")
 def test_an_episode_becomes_a_video_with_its_predicted_reward(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that overwrites no other; and a checkpoint finds its run."""
+    """One that overwrites no other, and says what it shows; and a checkpoint finds its run."""
     (dot / "watch.mp4").write_bytes(b"kept")
     (dot / "watch-2.mp4").write_bytes(b"kept")
-    watch.watch_command([str(checkpoint.find(dot, "policy"))])
+    watch.watch_command([str(checkpoint.find(dot, "policy")), "--seed", "7"])
     assert (dot / "watch.mp4").read_bytes() == (dot / "watch-2.mp4").read_bytes() == b"kept"
     frames = read_video(dot / "watch-3.mp4")
     assert len(frames) == EPISODE_STEPS and frames[0].shape == (420 + video.PLOT_HEIGHT + LINES_HEIGHT, 320, 3)
@@ -82,8 +82,10 @@ def test_an_episode_becomes_a_video_with_its_predicted_reward(dot: Path, capsys:
     assert curve[0] < curve[1] < curve[2]  # grows as it plays
     printed = capsys.readouterr().out
     assert "No window can be opened here" in printed and "watch-3.mp4" in printed
-    line = r"Episode 1: 250 steps, true reward (-?\d+), predicted reward -?\d+\.\d\d, correlation [+-]\d\.\d\d"
-    assert re.search(line, printed)
+    line = r"Episode 1: 250 steps, true reward (-?\d+), predicted reward (-?\d+\.\d\d), correlation [+-]\d\.\d\d"
+    found = re.search(line, printed)
+    assert found is not None
+    assert_lines(frames, 7, 1, f"reward so far: true {found[1]}, predicted {float(found[2]):g}")
 
 
 def lines_of(frame: np.ndarray, n: int) -> np.ndarray:
@@ -107,15 +109,6 @@ def assert_lines(frames: list[np.ndarray], seed: int, n_episodes: int, rewards: 
         assert np.abs(shown - expected)[:n_rows].mean() < 2, "as far as a codec may change it"
     other = shown_as_lines(width, f"{MOVING_DOT}  ·  seed {seed + 1}", last, rewards)
     assert np.abs(shown - other).mean() > np.abs(shown - expected).mean() + 0.1
-
-
-@pytest.mark.usefixtures("headless")
-def test_a_film_says_what_it_shows(dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch.watch_command([str(dot), "--seed", "7", "--output", str(tmp_path / "film.mp4")])
-    found = re.search(r"true reward (\S+), predicted reward (\S+),", capsys.readouterr().out)
-    assert found is not None
-    rewards = f"reward so far: true {found[1]}, predicted {float(found[2]):g}"
-    assert_lines(read_video(tmp_path / "film.mp4"), 7, 1, rewards)
 
 
 def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played() -> None:

@@ -22,7 +22,7 @@ from tests.support.asking import FakeWindow, Ring, segment, step_until
 from tests.support.commands import SYNC, here
 
 SAME, FEW = "tests.support.faulty:Same-v0", "tests.support.faulty:Few-v0"
-CLIPS = ("--clip_steps", "10", "--n_envs", "1", "--max_segs", "12", SYNC)
+CLIPS = ("--clip_steps", "3", "--n_envs", "1", "--max_segs", "12", SYNC)
 ASKED = ("--synthetic_prefs", "--n_initial_prefs", "9", "--max_prefs", "12")
 
 
@@ -113,7 +113,7 @@ def test_the_program_around_a_wrapper_is_told(tmp_path: Path) -> None:
     env = HumanPreferencesEnvWrapper(
         gymnasium.make(SAME),
         synthetic_prefs=True,
-        segment_length=10,
+        segment_length=3,
         n_initial_prefs=9,
         max_prefs_in_db=9,
         log_dir=tmp_path,
@@ -122,7 +122,7 @@ def test_the_program_around_a_wrapper_is_told(tmp_path: Path) -> None:
     with contextlib.closing(env), pytest.raises(ChildError, match="are all the same, so there will be no more than 0"):
         while True:
             env.reset()
-            for _ in range(10):
+            for _ in range(3):
                 env.step(0)
 
 

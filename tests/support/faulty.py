@@ -19,15 +19,15 @@ class Cycle(gymnasium.Env):
     action_space = spaces.Discrete(1)
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as Gymnasium has it
 
-    def __init__(self, places: int = 10, render_mode: str | None = None) -> None:
-        self.places, self.t, self.render_mode = places, 0, render_mode
+    def __init__(self, places: int = 10, render_mode: str | None = None, length: int = 10) -> None:
+        self.places, self.t, self.render_mode, self.length = places, 0, render_mode, length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.t += 1
-        return self._observation(), float(self.t % self.places), False, self.t % 10 == 0, {}
+        return self._observation(), float(self.t % self.places), False, self.t % self.length == 0, {}
 
     def _observation(self) -> np.ndarray:
         return np.full(1, self.t % self.places, np.float32)
@@ -70,9 +70,9 @@ class Broken(Cycle):
         return super().step(action)
 
 
-# Clips of ten steps, one in each episode: all the same, or of three kinds.
-gymnasium.register("Same-v0", "tests.support.faulty:Cycle", kwargs={"places": 10})
-gymnasium.register("Few-v0", "tests.support.faulty:Cycle", kwargs={"places": 30})
+# Clips of three steps, one in each episode: all the same, or of three kinds.
+gymnasium.register("Same-v0", "tests.support.faulty:Cycle", kwargs={"places": 3, "length": 3})
+gymnasium.register("Few-v0", "tests.support.faulty:Cycle", kwargs={"places": 9, "length": 3})
 gymnasium.register("Hang-v0", "tests.support.faulty:Hang", kwargs={"file": os.environ.get("HANG_FILE", os.devnull)})
 gymnasium.register("Leave-v0", "tests.support.faulty:Leave")
 gymnasium.register("Broken-v0", "tests.support.faulty:Broken")

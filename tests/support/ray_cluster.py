@@ -75,8 +75,11 @@ def serve(folder: str, cores: list[int]) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(shutdown_at_exit=False)
-    common: dict[str, Any] = {"include_dashboard": False, "temp_dir": folder, "object_store_memory": 80 * 2**20}
-    nodes = [cluster.add_node(num_cpus=n, **common) for n in cores]
+    common: dict[str, Any] = {"temp_dir": folder, "object_store_memory": 80 * 2**20}
+    # Each process of Ray's own takes seconds to start: none for what nobody here looks at, and no worker in advance.
+    common |= {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    head: dict[str, Any] = {"_system_config": {"prestart_worker_first_driver": False}}
+    nodes = [cluster.add_node(num_cpus=n, **common, **({} if i else head)) for i, n in enumerate(cores)]
     raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
     print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
     sys.stdin.read()

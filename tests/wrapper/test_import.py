@@ -11,14 +11,14 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.commands import DEADLINE
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 
-def printed(program: str) -> str:
-    """Returns what a new interpreter prints that runs this program in the clone."""
+def printed(program: str, start: type[subprocess.Popen[str]] = PreloadedPopen) -> str:
+    """Returns what an interpreter prints that runs this program in the clone."""
     environment = {**os.environ, "TERM": "dumb"}  # so that `help` prints plain text, without a pager
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_captured([sys.executable, "-c", program], DEADLINE, start=start, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -28,7 +28,7 @@ def loaded_by(statement: str) -> list[str]:
     program = (
         f"import json, sys; before = set(sys.modules); {statement}; print(json.dumps([*set(sys.modules) - before]))"
     )
-    names: list[str] = json.loads(printed(program))
+    names: list[str] = json.loads(printed(program, subprocess.Popen))
     return names
 
 

@@ -609,18 +609,24 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path, mp_context: str) 
 
 def test_a_script_that_is_read_from_the_standard_input_is_told(tmp_path: Path) -> None:
     """No other process can import it; a fork need not."""
-    script = "import gymnasium, drlhp; drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'){}).close()"
-    for more, status, words in (("", 1, "put it in a file, or set mp_context='fork'."), (", mp_context='fork'", 0, "")):
-        done = subprocess.run(
-            [sys.executable],
-            input=script.format(more),
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == status and words in done.stderr and "FileNotFoundError" not in done.stderr
+    script = (
+        "import gymnasium, drlhp\n"
+        "for more in {'mp_context': 'fork'}, {}:\n"
+        "    drlhp.HumanPreferencesEnvWrapper(gymnasium.make('CartPole-v1'), **more).close()\n"
+        "    print('closed', more, flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable],
+        input=script,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.stdout.splitlines()[-1] == "closed {'mp_context': 'fork'}", done.stdout + done.stderr
+    assert done.returncode == 1 and "put it in a file, or set mp_context='fork'." in done.stderr
+    assert "FileNotFoundError" not in done.stderr
 
 
 def test_episodes_too_short_for_any_segment_are_told(tmp_path: Path) -> None:

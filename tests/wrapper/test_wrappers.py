@@ -47,7 +47,12 @@ from reward_predictor import ARCHITECTURE, PredictorInputs, RewardPredictor
 from tests.support import ROOT
 from tests.support.commands import DEADLINE
 from tests.support.preloaded import run_captured
+from tests.support.process_server import one_server
 from tests.support.ring import predicted_reward
+
+__all__ = ["one_server"]  # a fixture: pytest finds it by name
+
+pytestmark = pytest.mark.usefixtures("one_server")
 
 NOBODY = {"collect_prefs": False, "train_reward": False}
 

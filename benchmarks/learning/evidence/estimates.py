@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # which imports its `stats` when that is used: it takes a second and a half
 
 RESAMPLES = 9999
 SEED = 0  # so that the same results make the same tables
@@ -14,7 +14,7 @@ Values = Sequence[float] | np.ndarray
 
 def iqm(values: Values, axis: int = -1) -> np.ndarray:
     """Returns the interquartile mean: without the lowest and highest quarter (rounded down to whole seeds)."""
-    return np.asarray(stats.trim_mean(values, 0.25, axis=axis))
+    return np.asarray(scipy.stats.trim_mean(values, 0.25, axis=axis))
 
 
 def improvement(*samples: Values, axis: int = -1) -> np.ndarray:
@@ -26,7 +26,7 @@ def improvement(*samples: Values, axis: int = -1) -> np.ndarray:
     shares = []
     with np.errstate(invalid="ignore"):  # of the test's p-value, which nobody reads, if all runs are equal
         for first, second in zip(samples[::2], samples[1::2], strict=True):
-            wins = stats.mannwhitneyu(first, second, axis=axis, method="asymptotic").statistic
+            wins = scipy.stats.mannwhitneyu(first, second, axis=axis, method="asymptotic").statistic
             shares.append(wins / (np.shape(first)[axis] * np.shape(second)[axis]))
     return np.asarray(np.mean(shares, axis=0))
 
@@ -40,5 +40,5 @@ def interval(statistic: Callable[..., np.ndarray], *samples: Values) -> tuple[fl
         return None
     rng = np.random.default_rng(SEED)
     options = {"n_resamples": RESAMPLES, "method": "percentile", "vectorized": True, "axis": -1, "rng": rng}
-    found = stats.bootstrap(samples, statistic, **options).confidence_interval
+    found = scipy.stats.bootstrap(samples, statistic, **options).confidence_interval
     return float(found.low), float(found.high)
