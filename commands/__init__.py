@@ -6,19 +6,14 @@ Imports the standard library alone until a command is named, so that the help is
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, get_args
 
 from drlhp import __version__
 from drlhp.cli import COMPLETION, USER_ERROR, dispatch
 from drlhp.cli import PLACES as LIBRARY
-from drlhp.errors import UserError
 from drlhp.runtime.pulse import Patience, doing, here
-from drlhp.runtime.regular_files import read_regular
-from drlhp.runtime.run_files import MAX_CONFIG
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -81,19 +76,6 @@ def leave_without_packages() -> None:
 def names_mode(arguments: list[str]) -> bool:
     """Returns whether a command line names one of the four modes, or resumes a run of one."""
     return bool(arguments) and arguments[0] in (*MODES, "--resume")
-
-
-def is_synchronous(arguments: list[str]) -> bool:
-    """Returns whether a mode's command line, or the run that it resumes, surely says `--synchronous`."""
-    if not {"--no_synchronous", "--no-synchronous"}.isdisjoint(arguments):
-        return False
-    if "--synchronous" in arguments:
-        return True
-    try:
-        record = json.loads(read_regular(Path(arguments[arguments.index("--resume") + 1], "config.json"), MAX_CONFIG))
-        return record["config"]["synchronous"] is True
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
-        return False  # no run is resumed, or what is wrong with it is told later
 
 
 def run_command(arguments: list[str]) -> int:

@@ -39,7 +39,7 @@ from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.xdist_group("clusters")  # the cluster is started once
 
-SEEDS = 2
+SEEDS = 3
 TRIAL = (
     *("train_policy_with_original_rewards", "tests.support.gated:Gated-v0", *BRIEF_PPO, SYNC),
     *("--n_envs", "1", "--n_steps", "100", "--eval_episodes", "1"),
@@ -50,9 +50,9 @@ TRIAL = (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    """Two nodes of one core each: as many as there are seeds."""
+    """Two nodes, the head of one core and another of two: as many as there are seeds."""
     pytest.importorskip("ray")
-    with contextlib.closing(RayCluster(1, 1)) as cluster:
+    with contextlib.closing(RayCluster(1, 2)) as cluster:
         yield cluster
 
 
@@ -139,7 +139,7 @@ def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
     with reproducing(log_dir, *words, **variables) as process:
         wait_until(lambda: all(policy_steps(folder) >= 500 for folder in places), log_dir, process)
         running = runs_below(head) | runs_below(other)
-        assert len(runs_below(other)) == 1 and len(running) == SEEDS
+        assert len(runs_below(other)) == 2 and len(running) == SEEDS
         cores = {name: cores_of(pid) for name, pid in running.items()}
         assert all(core.isdigit() for core in cores.values()), "one core each"
         assert len(set(cores.values())) == min(SEEDS, len(os.sched_getaffinity(0))), "and not the same one"
@@ -155,11 +155,11 @@ def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
     assert all(500 <= n < 2000 for n in stopped_at)
 
     cluster.allow(max(stopped_at) + 650)  # a resumed environment knows how many it has taken
-    with contextlib.closing(FolderLock(places[1])) as lock, reproducing(log_dir, *words, **variables) as process:
-        wait_until(lambda: "trial-seed1: waits up to" in output(log_dir), log_dir, process)
-        assert "trial-seed1" not in runs_below(head) | runs_below(other), "nobody else's folder is run"
+    with contextlib.closing(FolderLock(places[2])) as lock, reproducing(log_dir, *words, **variables) as process:
+        wait_until(lambda: "trial-seed2: waits up to" in output(log_dir), log_dir, process)
+        assert "trial-seed2" not in runs_below(head) | runs_below(other), "nobody else's folder is run"
         lock.close()
-        wait_until(lambda: len(runs_below(other)) == 1, log_dir, process)
+        wait_until(lambda: len(runs_below(other)) == 2, log_dir, process)
         lost = runs_below(other)
         for name in lost:  # each has a checkpoint of this start
             before = stopped_at[places.index(log_dir / name)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import run
-from commands import COMMANDS, MODES, PLACES, USAGE, is_synchronous
+from commands import COMMANDS, MODES, PLACES, USAGE
 from commands.completion import SETTINGS
 from commands.run_folder import git_revision
 from drlhp import __version__, cli
@@ -58,19 +58,6 @@ def test_without_packages_one_sentence_says_how_to_set_up(words: list[str]) -> N
     assert done.returncode == 2 and done.stdout == ""
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("run.py: ") and "`make setup`" in sentence and ".venv/bin/python run.py" in sentence
-
-
-def test_a_run_is_synchronous_if_its_flag_or_the_run_that_it_resumes_says_so(tmp_path: Path) -> None:
-    mode = ["gather_initial_prefs", DOT]
-    assert is_synchronous([*mode, "--synchronous"]) and not is_synchronous(mode)
-    assert not is_synchronous([*mode, "--synchronous", "--no_synchronous"])
-    resumed = ["--resume", str(tmp_path)]
-    for held, expected in (("true", True), ("false", False), ("1", False), ("{", False)):
-        (tmp_path / "config.json").write_text(f'{{"config": {{"synchronous": {held}}}}}')
-        assert is_synchronous(resumed) == expected
-    (tmp_path / "config.json").unlink()
-    assert not is_synchronous(resumed) and not is_synchronous(["--resume"])
-    assert is_synchronous([*resumed, "--synchronous"])
 
 
 def test_the_usage_names_every_command() -> None:
