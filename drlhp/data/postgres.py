@@ -39,9 +39,11 @@ SAID_AFTER = 1.0  # seconds of waiting before the person is told
 # A process that was suspended in the middle of a transaction must not keep all others waiting for its lock.
 SETTINGS = {
     **{"synchronous_commit": "on", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "60s"},
-    # The next question is the first one of an index that nobody else has. Before the database has counted its rows, it
-    # would rather look at all of them and sort.
-    **{"enable_bitmapscan": "off", "enable_sort": "off"},
+    # Our queries look up a few rows by an index, or follow one. The database counts its rows about once a minute. Until
+    # then it takes a new table for an empty one, and would rather read it whole, a thousand times for one question.
+    # Plans are kept, because making one takes longer than carrying it out, and nothing is compiled for the same reason.
+    **{"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"},
+    "plan_cache_mode": "force_generic_plan",
 }
 # A connection that ends without a word, as when a cable is pulled, is noticed within these seconds.
 NETWORK: dict[str, Any] = {

@@ -155,9 +155,12 @@ class LabelQueue:
                 SELECT labeller FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL
                 UNION SELECT coalesce(labeller, '') FROM effective_answer WHERE comparison_id = query.comparison_id
             ) AS labellers"""
+        # Looked up first, because it costs least: nearly all pairs before the next one are on somebody's screen.
+        leased = "SELECT comparison_id FROM lease WHERE closed_at IS NULL"
         answered = mine.format("effective_answer", AT_ONCE)
         never, not_now = mine.format("lease", AT_ONCE), mine.format("lease", f"AND m.closed_at IS NULL {AT_ONCE}")
-        free = f"state = 'ready' AND need > ({taken}) AND NOT EXISTS ({answered})"
+        free = f"state = 'ready' AND (need > 1 OR comparison_id NOT IN ({leased})) AND NOT EXISTS ({answered})"
+        free += f" AND need > ({taken})"
         order = "ORDER BY priority DESC, policy_step DESC, rowid LIMIT 1"
         for had in (never, not_now):  # pairs that the labeller never had come first
             select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
