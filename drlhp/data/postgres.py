@@ -197,22 +197,17 @@ class PostgresSchema:
         return self.repeated(rows)
 
     @contextlib.contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
         """Commits at the end, or leaves the store as it was; other writers wait meanwhile.
 
         A transaction inside another one is a part of it, which the outer one commits. If a part fails, it is undone
-        with all of the outer one, or with `alone` by itself, which takes two journeys to the database more.
+        with all of the outer one, because undoing it alone would take two journeys to the database more.
         Read results inside: an error after the commit would make the caller store the answer again.
         """
         if self._read_only:
             raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
-        is_part = self._depth > 0
-        if is_part and not alone:
-            begin, end, undo = "", "", ""
-        elif is_part:
-            begin, end, undo = "SAVEPOINT part", "RELEASE part", "ROLLBACK TO part"
-        else:
-            begin, end, undo = self._begin_turn, "COMMIT", "ROLLBACK"
+        begin, end, undo = ("", "", "") if self._depth else (self._begin_turn, "COMMIT", "ROLLBACK")
+        if begin:
             self._failed = False
         self.repeated(functools.partial(self._carry_out, begin))
         self._depth += 1
