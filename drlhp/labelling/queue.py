@@ -45,6 +45,7 @@ class LabelQueue:
 
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
+        self._has_counted = False
         self.leases, self.answers, self.notices = Leases(db, clock), AnswerLog(db, clock), Notices(db, clock)
 
     @repeated
@@ -96,6 +97,9 @@ class LabelQueue:
         there is a goal, no more pairs are leased than labels are missing to it.
         """
         check_labeller(labeller)
+        if not self._has_counted:
+            self.db.n_labels()  # counts all that there are: in a transaction, which may be undone, none are remembered
+            self._has_counted = True
         with self.db.transaction() as db:
             self.leases.close_expired()
             seconds = self.leases.seconds_for(labeller)
