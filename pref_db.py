@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 
 from drlhp.data.comparison import Answer, Choice, Comparison, Label
+from drlhp.data.counts import Counter
 from drlhp.data.horizon import Horizon
 from drlhp.data.rows import (
     ANSWER_COLUMNS,
-    COUNT_LABELS,
     IF_NEW,
     INSERT_ANSWER,
     INSERT_COMPARISON,
@@ -109,7 +109,7 @@ class PrefDB:
         self.segment_length = int(meta["segment_length"])
         self.run_id: str = meta.get("run_id", "")  # of the run that made it; "" in older stores, and in those of no run
         self.horizon = Horizon()
-        self._counted = (0, 0)  # the newest answer that was there when the labels were counted, and their number
+        self._counter = Counter(store)
 
     @classmethod
     def create(cls, path: str | Path, env_id: str, segment_length: int, run_id: str = "") -> "PrefDB":
@@ -286,16 +286,11 @@ class PrefDB:
         if self.horizon.hides:
             query = "SELECT count(*) FROM effective_answer WHERE choice <> 'incomparable' AND seq <= ?"
             return self.read(query, (self.horizon.seq,))[0][0]
-        seen, n = self._counted
-        ((newest, given, taken_back),) = self.read(COUNT_LABELS, (seen, seen, seen))
-        n += given - taken_back
-        if not self.store.in_transaction:  # which may be undone
-            self._counted = max(newest, seen), n
-        return n
+        return self._counter.count()[0]
 
     def n_answers(self) -> int:
         """Returns how many effective answers there are, incomparable ones included."""
-        return self.read("SELECT count(*) FROM effective_answer")[0][0]
+        return self._counter.count()[1]
 
     def _insert(
         self,

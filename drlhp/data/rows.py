@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,16 +26,6 @@ SELECT_LABEL = """
     SELECT seq, comparison_id, segment_a, segment_b, choice, preferred, supersedes,
         NOT EXISTS (SELECT 1 FROM answer AS newer WHERE newer.supersedes = answer.seq)
     FROM answer JOIN comparison ON comparison.id = comparison_id
-"""
-# How the number of labels has changed since an answer: the newest answer, labels given since then, and labels of any
-# time that were taken back or replaced since then and not before. It is one statement, so that no answer comes between.
-COUNT_LABELS = """
-    SELECT coalesce(max(seq), 0), count(CASE WHEN choice NOT IN ('retracted', 'incomparable') THEN 1 END), (
-        SELECT count(*) FROM answer AS old WHERE choice NOT IN ('retracted', 'incomparable')
-        AND seq IN (SELECT supersedes FROM answer WHERE seq > ?)
-        AND NOT EXISTS (SELECT 1 FROM answer AS other WHERE other.supersedes = old.seq AND other.seq <= ?)
-    )
-    FROM answer WHERE seq > ?
 """
 
 # After which answer there are so many effective labels and no more; none if there are fewer since `after`.
@@ -77,9 +68,10 @@ def label_of(row: tuple) -> Label:
 
 
 def insert_answer(db: Statements, insert: str, values: Sequence[Any]) -> int:
-    """Stores an answer by INSERT_ANSWER or INSERT_FULL_ANSWER, whose first value is its client_id; returns its seq.
-
-    The INSERT itself cannot return it on every system: Red Hat 9 has a SQLite that does not know RETURNING.
-    """
-    db.execute(insert, values)
-    return int(db.execute("SELECT seq FROM answer WHERE client_id = ?", values[:1]).fetchone()[0])
+    """Stores an answer by INSERT_ANSWER or INSERT_FULL_ANSWER; returns its seq."""
+    if isinstance(db, sqlite3.Connection):  # Red Hat 9 has a SQLite that does not know RETURNING
+        seq = db.execute(insert, values).lastrowid
+    else:
+        (seq,) = db.execute(f"{insert} RETURNING seq", values).fetchone()
+    assert seq is not None, "an answer was inserted"
+    return int(seq)

@@ -218,11 +218,10 @@ class SqliteFile:
             raise explain(self.path, error) from error
 
     @contextlib.contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commits (with fsync) at the end, or leaves the file as it was.
 
-        A transaction inside another one is a part of it, which the outer one commits. If it fails, it is undone alone,
-        also without `alone`.
+        A transaction inside another one is a part of it, which the outer one commits. If it fails, it is undone alone.
         Read results inside: an error after the commit would make the caller store the answer again.
 
         Raises PrefDBError, also after the commit if the file is not at its place any more.

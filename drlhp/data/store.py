@@ -54,12 +54,11 @@ class Store(Protocol):
     def read(self, query: str, values: Sequence[object] = ()) -> list[tuple]:
         """Returns all rows of a query."""
 
-    def transaction(self, *, alone: bool = False) -> contextlib.AbstractContextManager[Statements]:
+    def transaction(self) -> contextlib.AbstractContextManager[Statements]:
         """Commits at the end, or leaves the store as it was; others wait meanwhile if they want to write.
 
-        A transaction inside another one is a part of it, which the outer one commits.
-
-        alone: if such a part fails, the outer transaction can go on without it; otherwise it fails too.
+        A transaction inside another one is a part of it, which the outer one commits. If a part fails, so must
+        the whole.
         """
 
     def repeated(self, call: Callable[[], T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,32 +26,38 @@ class QueueThread:
     def __init__(self, db_path: Path) -> None:
         self._db_path = db_path
         self._queue: LabelQueue | None = None
-        self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any]]] = deque()
+        self._calls: deque[tuple[Callable[[LabelQueue], Any], asyncio.Future[Any], bool]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queue")
 
-    async def call(self, call: Callable[[LabelQueue], T]) -> T:
-        """Returns what the call returns, once it is committed. Raises what the call raises, and PrefDBError."""
+    async def call(self, call: Callable[[LabelQueue], T], *, writes: bool = True) -> T:
+        """Returns what the call returns, once it is committed. Raises what the call raises, and PrefDBError.
+
+        A call may begin again after all that it stored was undone. One that only reads lets other processes write.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._calls.append((call, done))
+        self._calls.append((call, done, writes))
         await loop.run_in_executor(self._thread, self._run_waiting, loop)
         return await done
 
     def _run_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs all calls that wait, with one commit, because every commit waits for the disk.
+        """Runs all calls that wait: first those that write, with one commit, because every commit waits for the disk.
 
-        A call that fails is undone alone, and its caller gets the error. If the commit fails, every caller gets it.
+        A call that fails is undone alone, and its caller gets the error.
         """
-        calls = []
+        waiting = []
         while self._calls:
-            calls.append(self._calls.popleft())
-        try:
-            queue = self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path, patience=PATIENCE))
-            results = queue.db.store.repeated(lambda: _results(queue, [call for call, _ in calls]))
-        except Exception as error:
-            results = [(None, error)] * len(calls)
-        for (_, done), (result, failure) in zip(calls, results, strict=True):
-            loop.call_soon_threadsafe(_settle, done, result, failure)
+            waiting.append(self._calls.popleft())
+        writers = [(call, done) for call, done, writes in waiting if writes]
+        readers = [(call, done) for call, done, writes in waiting if not writes]
+        for calls in (writers, *([reader] for reader in readers)):
+            try:
+                queue = self._queue = self._queue or LabelQueue(PrefDB.open(self._db_path, patience=PATIENCE))
+                results = queue.db.store.repeated(functools.partial(_results, queue, [call for call, _ in calls]))
+            except Exception as error:
+                results = [(None, error)] * len(calls)
+            for (_, done), (result, failure) in zip(calls, results, strict=True):
+                loop.call_soon_threadsafe(_settle, done, result, failure)
 
     async def close(self) -> None:
         """Closes the store after the calls that wait, and ends the thread."""
@@ -63,20 +70,17 @@ class QueueThread:
 
 
 def _results(queue: LabelQueue, calls: Sequence[Callable[[LabelQueue], Any]]) -> list[tuple[Any, Exception | None]]:
-    """Returns what each call returns, or what it raises. Raises LostConnectionError: then all have to begin again."""
-    results: list[tuple[Any, Exception | None]] = []
-    several = len(calls) > 1
-    with queue.db.transaction() if several else contextlib.nullcontext():
-        for call in calls:
-            try:
-                with queue.db.transaction(alone=True) if several else contextlib.nullcontext():
-                    result = call(queue)
-                results.append((result, None))
-            except LostConnectionError:
-                raise
-            except Exception as error:
-                results.append((None, error))
-    return results
+    """Returns what each call returns, or what it raises. Raises LostConnectionError: then all have to begin again.
+
+    If one of several fails, each is carried out by itself: that is rare, and undoing it alone would cost all of them.
+    """
+    try:
+        with queue.db.transaction() if len(calls) > 1 else contextlib.nullcontext():
+            return [(call(queue), None) for call in calls]
+    except LostConnectionError:
+        raise
+    except Exception as error:
+        return [(None, error)] if len(calls) == 1 else [_results(queue, [call])[0] for call in calls]
 
 
 def _settle(done: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from drlhp.label_server.clips import Clips
 from drlhp.label_server.presence import Presence
 from drlhp.label_server.queue_thread import QueueThread
 from drlhp.label_server.security import Sessions
+from drlhp.labelling.queue import LabelQueue
 
 STATUS_SECONDS = 1.0  # between readings of the status while pages wait
 BEAT_SECONDS = 5.0  # between signs of life, in the store and to a page that hears no news
@@ -43,14 +45,33 @@ class LiveStatus:
     def __init__(self, queue: QueueThread, run_dir: Path, troubles: Troubles) -> None:
         self._queue, self._run_dir, self._troubles = queue, run_dir, troubles
         self._newest: tuple[float, dict[str, Any]] = (-math.inf, {})
+        self._waiting: asyncio.Task[dict[str, Any]] | None = None  # a reading that has not begun
 
     async def read(self) -> dict[str, Any]:
-        """Returns the status; see STATUS in schema.py. Raises PrefDBError."""
+        """Returns the status; see STATUS in schema.py. Raises PrefDBError.
+
+        All who ask before a reading begins share it.
+        """
         at, status = self._newest
-        if time.monotonic() - at >= STATUS_SECONDS:
-            status = await self._queue.call(lambda queue: status_module.status(queue, self._run_dir, time.time()))
-            status["trouble"] = "; ".join(why for why in (status["trouble"], self._troubles.words()) if why)
-            self._newest = (time.monotonic(), status)
+        if time.monotonic() - at < STATUS_SECONDS:
+            return status
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = asyncio.create_task(self._read())
+        return await asyncio.shield(waiting)
+
+    async def _read(self) -> dict[str, Any]:
+        def begin(queue: LabelQueue) -> dict[str, Any]:
+            self._waiting = None
+            return status_module.status(queue, self._run_dir, time.time())
+
+        try:
+            status = await self._queue.call(begin, writes=False)
+        finally:
+            if self._waiting is asyncio.current_task():  # it failed before it began
+                self._waiting = None
+        status["trouble"] = "; ".join(why for why in (status["trouble"], self._troubles.words()) if why)
+        self._newest = (time.monotonic(), status)
         return status
 
     def outdated(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drlhp.labelling.answers import Counts
-from drlhp.labelling.notices import FEW_LABELS, SILENT_SECONDS, Heartbeat
+from drlhp.labelling.notices import FEW_LABELS, SILENT_SECONDS, Heartbeat, number_of
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.run_files import EVALUATIONS, PROGRESS, Row, as_number
 
@@ -27,7 +27,8 @@ CURVES = {
 def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
     """Returns the numbers of the status line, and why there may be no pair; see STATUS in schema.py."""
     counts, beats = queue.counts(), queue.notices.heartbeats()
-    goal, initial = queue.notices.number("goal"), queue.notices.number("initial_labels")
+    settings = queue.notices.settings("goal", "initial_labels", "task", "instructions")
+    goal, initial = number_of(settings.get("goal")), number_of(settings.get("initial_labels"))
     at, state = _newest_word(beats, run_goes_on=queue.notices.goes_on("run"))
     silent = None if at is None else max(0.0, now - at)
     ended = str(state.get("ended", ""))
@@ -50,8 +51,8 @@ def status(queue: LabelQueue, run_dir: Path, now: float) -> dict[str, Any]:
         "trouble": str(state.get("trouble", "")),
         "ended": ended,
         "episode": str(episode.stat().st_mtime_ns) if episode.exists() else None,
-        "task": queue.notices.setting("task") or "",
-        "instructions": queue.notices.setting("instructions") or "",
+        "task": settings.get("task", ""),
+        "instructions": settings.get("instructions", ""),
     }
 
 

@@ -49,18 +49,21 @@ class AnswerLog:
         shown_at = min(submission.shown_at, submission.answered_at) - ahead
         submission = replace(submission, shown_at=shown_at, answered_at=submission.answered_at - ahead)
         with self.db.transaction() as db:
-            about = {"labeller": submission.labeller, "lease_token": submission.token}
-            known = self._known(submission.client_id, submission.choice, {**about, "supersedes": submission.supersedes})
-            if known is not None:
-                return known
             leases = self.db.read(
-                "SELECT comparison_id, labeller, flip, kind, expires_at, closed_at, segment_a, segment_b FROM lease "
+                "SELECT comparison_id, labeller, flip, kind, expires_at, closed_at, segment_a, segment_b, "
+                "EXISTS (SELECT 1 FROM answer WHERE client_id = ?) FROM lease "
                 "JOIN comparison ON comparison.id = comparison_id WHERE token = ?",
-                (submission.token,),
+                (submission.client_id, submission.token),
             )
+            if not leases or leases[0][-1]:
+                one = submission
+                about = {"labeller": one.labeller, "lease_token": one.token, "supersedes": one.supersedes}
+                known = self._known(one.client_id, one.choice, about)
+                if known is not None:
+                    return known
             if not leases or leases[0][:2] != (submission.comparison_id, submission.labeller):
                 raise SubmissionError("there is no such lease of this labeller for this pair; claim it first.")
-            _, _, flip, kind, expires_at, closed_at, a, b = leases[0]
+            _, _, flip, kind, expires_at, closed_at, a, b, _ = leases[0]
             current = self._current(submission.comparison_id, submission.labeller, kind)
             if current is not None and current["seq"] != submission.supersedes:
                 return Receipt("conflict", current["seq"], _shown(current))

@@ -24,6 +24,20 @@ FORGET_SECONDS = 600.0  # a heartbeat older than this is deleted
 Who = Literal["run", "label", "server"]  # the kinds of processes that beat
 
 
+def share_of(setting: str | None) -> float:
+    """Returns a setting that is a share of the pairs; 0 if it was never set or is not a number."""
+    try:
+        return float(setting or 0.0)
+    except ValueError:
+        return 0.0
+
+
+def number_of(setting: str | None) -> int:
+    """Returns a setting that counts labels; 0 if it was never set or is not a number."""
+    number = share_of(setting)
+    return int(number) if math.isfinite(number) else 0
+
+
 class Heartbeat(NamedTuple):
     """What a process said last, and when."""
 
@@ -62,22 +76,18 @@ class Notices:
         """Returns the nicknames of the labellers whom the living processes name."""
         return {name for _, beat in self._all() if self._lives(beat) for name in beat.state.get("labellers", ())}
 
+    def settings(self, *keys: str) -> dict[str, str]:
+        """Returns those of the settings that were ever set."""
+        marks = ", ".join("?" * len(keys))
+        return dict(self.db.read(f"SELECT key, value FROM setting WHERE key IN ({marks})", keys))
+
     def setting(self, key: str) -> str | None:
         """Returns a setting; None if it was never set."""
-        rows = self.db.read("SELECT value FROM setting WHERE key = ?", (key,))
-        return rows[0][0] if rows else None
+        return self.settings(key).get(key)
 
     def number(self, key: str) -> int:
         """Returns a setting that counts labels; 0 if it was never set."""
-        number = self.share(key)
-        return int(number) if math.isfinite(number) else 0
-
-    def share(self, key: str) -> float:
-        """Returns a setting that is a share of the pairs; 0 if it was never set or is not a number."""
-        try:
-            return float(self.setting(key) or 0.0)
-        except ValueError:
-            return 0.0
+        return number_of(self.setting(key))
 
     def give_settings(self, settings: Mapping[str, str], *, keep: bool) -> None:
         """Changes settings for all processes; with `keep`, only those that were never set."""

@@ -16,7 +16,7 @@ from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answer_log import AnswerLog
 from drlhp.labelling.answers import Counts, Lease, check_labeller, flip_of
 from drlhp.labelling.leases import Leases
-from drlhp.labelling.notices import Notices
+from drlhp.labelling.notices import Notices, number_of, share_of
 from pref_db import PrefDB
 
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
@@ -45,6 +45,7 @@ class LabelQueue:
 
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
+        self._has_counted = False
         self.leases, self.answers, self.notices = Leases(db, clock), AnswerLog(db, clock), Notices(db, clock)
 
     @repeated
@@ -96,12 +97,18 @@ class LabelQueue:
         there is a goal, no more pairs are leased than labels are missing to it.
         """
         check_labeller(labeller)
+        if not self._has_counted:
+            self.db.n_labels()  # counts all that there are: in a transaction, which may be undone, none are remembered
+            self._has_counted = True
         with self.db.transaction() as db:
             self.leases.close_expired()
             seconds = self.leases.seconds_for(labeller)
             tokens = self.leases.renew_oldest(labeller, seconds, n)
-            while len(tokens) < n and not self._enough():
-                pair = self._repeat(labeller, len(tokens)) or self._best(db, labeller)
+            settings = self.notices.settings("goal", "repeat_share", "overlap_share")
+            goal, overlap_share = number_of(settings.get("goal")), share_of(settings.get("overlap_share"))
+            repeat_share = share_of(settings.get("repeat_share"))
+            while len(tokens) < n and not self._enough(goal):
+                pair = self._repeat(labeller, repeat_share, len(tokens)) or self._best(db, labeller, overlap_share)
                 if pair is None:
                     break
                 tokens.append(self.leases.grant(labeller, seconds, *pair))
@@ -134,19 +141,18 @@ class LabelQueue:
 
     def counts(self) -> Counts:
         """Returns how far the labelling is."""
-        leased = (
-            "SELECT 1 FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL AND expires_at > ?"
-        )
-        state = f"CASE WHEN state = 'ready' AND EXISTS ({leased}) THEN 'leased' ELSE state END"
-        states = dict(self.db.read(f"SELECT {state} AS s, count(*) FROM query GROUP BY s", (self.clock(),)))
+        leased = "SELECT comparison_id FROM lease WHERE closed_at IS NULL AND expires_at > ?"
+        state = f"CASE WHEN state = 'ready' AND comparison_id IN ({leased}) THEN 'leased' ELSE state END"
+        open_ones = f"SELECT {state} AS s, count(*) FROM query WHERE state IN ('ready', 'withdrawn') GROUP BY s"
+        states = dict(self.db.read(open_ones, (self.clock(),)))
         free = [states.get(state, 0) for state in ("ready", "leased", "withdrawn")]
         return Counts(self.db.n_labels(), self.db.n_answers(), *free)
 
-    def _enough(self) -> bool:
-        """Returns whether the goal is reached once the pairs on lease are answered."""
-        return 0 < self.notices.number("goal") <= self.db.n_labels() + self.leases.n_open()
+    def _enough(self, goal: int) -> bool:
+        """Returns whether the goal is reached once the pairs on lease are answered; there is none if it is 0."""
+        return 0 < goal <= self.db.n_labels() + self.leases.n_open()
 
-    def _best(self, db: Statements, labeller: str) -> NextPair | None:
+    def _best(self, db: Statements, labeller: str, overlap_share: float) -> NextPair | None:
         """Returns the ready pair that is next for this labeller."""
         mine = "SELECT 1 FROM {} AS m WHERE m.comparison_id = query.comparison_id AND m.labeller = ? {}"
         # A labeller who has it on lease or has answered it counts once; late answers may be more than needed.
@@ -155,32 +161,33 @@ class LabelQueue:
                 SELECT labeller FROM lease WHERE comparison_id = query.comparison_id AND closed_at IS NULL
                 UNION SELECT coalesce(labeller, '') FROM effective_answer WHERE comparison_id = query.comparison_id
             ) AS labellers"""
+        # Looked up first, because it costs least: nearly all pairs before the next one are on somebody's screen.
+        leased = "SELECT comparison_id FROM lease WHERE closed_at IS NULL"
         answered = mine.format("effective_answer", AT_ONCE)
         never, not_now = mine.format("lease", AT_ONCE), mine.format("lease", f"AND m.closed_at IS NULL {AT_ONCE}")
-        free = f"state = 'ready' AND need > ({taken}) AND NOT EXISTS ({answered})"
+        free = f"state = 'ready' AND (need > 1 OR comparison_id NOT IN ({leased})) AND NOT EXISTS ({answered})"
+        free += f" AND need > ({taken})"
         order = "ORDER BY priority DESC, policy_step DESC, rowid LIMIT 1"
         for had in (never, not_now):  # pairs that the labeller never had come first
             select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
             for comparison_id, kind, need in self.db.read(select, (labeller, labeller)):
-                if kind == "normal" and need == 1 and self._to_overlap(labeller, comparison_id):
+                if kind == "normal" and need == 1 and self._to_overlap(labeller, comparison_id, overlap_share):
                     kind = "overlap"
                     db.execute("UPDATE query SET kind = ?, need = 2 WHERE comparison_id = ?", (kind, comparison_id))
                 return NextPair(comparison_id, flip_of(labeller, comparison_id), kind)
         return None
 
-    def _to_overlap(self, labeller: str, comparison_id: str) -> bool:
+    def _to_overlap(self, labeller: str, comparison_id: str, share: float) -> bool:
         """Returns whether to ask a second person: the pair's id decides, if another person labels too."""
-        share = self.notices.share("overlap_share")
         if int(comparison_id[:8], 16) >= share * 2**32:
             return False
         return self.answers.since(self.clock() - ACTIVE_SECONDS, not_by=labeller)
 
-    def _repeat(self, labeller: str, ahead: int) -> NextPair | None:
+    def _repeat(self, labeller: str, share: float, ahead: int) -> NextPair | None:
         """Returns a pair to ask this labeller again with the sides swapped, if it is time.
 
         ahead: pairs that the labeller has on lease before it.
         """
-        share = self.notices.share("repeat_share")
         if share <= 0:
             return None
         count = "SELECT count(*), count(CASE WHEN kind = 'repeat' THEN 1 END) FROM lease WHERE labeller = ?"

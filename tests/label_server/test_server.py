@@ -209,8 +209,10 @@ def test_what_comes_together_is_committed_together_and_fails_alone(tmp_path: Pat
             assert found[0] is None and str(found[1]) == "of this one alone" and len(found[2]) == 1
             with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
                 assert (Notices(db).setting("a"), Notices(db).setting("half")) == ("1", None)
-            found = await together(lambda q: q.notices.set_setting("b", "2"), breaks, lambda q: q.claim("me"))
-            assert all(isinstance(one, Exception) for one in found), "nobody is told that it was stored"
+            stored, _, leases = await together(
+                lambda q: q.notices.set_setting("b", "2"), breaks, lambda q: q.claim("me")
+            )
+            assert all(isinstance(one, Exception) for one in (stored, leases)), "nobody is told that it was stored"
         with contextlib.closing(PrefDB.open(tmp_path / "prefs.db", read_only=True)) as db:
             assert Notices(db).setting("b") is None
 

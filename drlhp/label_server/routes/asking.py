@@ -24,18 +24,19 @@ class Asking:
         self._releases: set[asyncio.Task[Any]] = set()  # keeps the tasks alive until they are done
 
     async def post_next(self, request: Request, body: dict[str, Any]) -> Response:
-        labeller, unshowable = self._labeller(request), self._shared.unshowable
+        labeller, unshowable = self._labeller(request), dict(self._shared.unshowable)
 
         def claim(queue: LabelQueue) -> list[Lease]:
-            for segment, why in [*unshowable.items()]:
+            for segment, why in unshowable.items():
                 queue.retire(segment, why)
-                unshowable.pop(segment, None)
             return queue.claim(labeller, body["n"])
 
         if unshowable:
             self._shared.status.outdated()
-        leases = await self._shared.queue.call(claim)
-        return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": await self._shared.status.read()})
+        leases, status = await asyncio.gather(self._shared.queue.call(claim), self._shared.status.read())
+        for segment in unshowable:
+            self._shared.unshowable.pop(segment, None)
+        return JSONResponse({"leases": [_lease(lease) for lease in leases], "status": status})
 
     async def post_answer(self, request: Request, body: dict[str, Any]) -> Response:
         submission = Submission(labeller=self._labeller(request), **body)

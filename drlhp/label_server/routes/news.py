@@ -51,7 +51,9 @@ class News:
         yield f"data: {json.dumps(await self._shared.status.read())}\n\n"  # the last status: perhaps that all is done
 
     async def get_curves(self, request: Request, _: None) -> Response:
-        true_reward = await self._shared.queue.call(lambda queue: queue.notices.setting("true_reward") == "1")
+        true_reward = await self._shared.queue.call(
+            lambda queue: queue.notices.setting("true_reward") == "1", writes=False
+        )
         curves = await asyncio.to_thread(status_module.curves, self._shared.run_dir, true_reward)
         return JSONResponse({"curves": curves, "true_reward": true_reward})
 

@@ -45,7 +45,7 @@ class People:
             return known.labeller
         if shared.origin or not is_loopback(shared.host) or shared.labeller in shared.presence.names():
             return None
-        active = await shared.queue.call(lambda queue: queue.is_active(shared.labeller))
+        active = await shared.queue.call(lambda queue: queue.is_active(shared.labeller), writes=False)
         if active or shared.labeller in shared.presence.names():  # of two who come at once, one is asked for a name
             return None
         shared.presence.seen(shared.labeller)
@@ -59,7 +59,10 @@ class People:
             raise Refused(403, "your link is for one name only")
         shared, name, before = self._shared, body["labeller"], request.state.session.labeller
         if name != before:
-            if await shared.queue.call(lambda queue: queue.is_present(name)) or name in shared.presence.names():
+            if (
+                await shared.queue.call(lambda queue: queue.is_present(name), writes=False)
+                or name in shared.presence.names()
+            ):
                 raise Refused(409, f"somebody labels as {name} now and would see the same pairs; choose another name")
             shared.presence.rename(before, name)
             await shared.beat()
@@ -85,7 +88,7 @@ class People:
 
     async def _me(self, session: Session | None) -> dict[str, Any]:
         name, owner = (session.labeller, session.owner) if session else (None, False)
-        tour = name is not None and await self._shared.queue.call(lambda queue: _is_new(queue, name))
+        tour = name is not None and await self._shared.queue.call(lambda queue: _is_new(queue, name), writes=False)
         return {"labeller": name, "owner": owner, "now": time.time(), "run": self._shared.run_dir.name, "tour": tour}
 
 
