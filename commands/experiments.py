@@ -76,23 +76,23 @@ BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
-# Few labels have to be informative, so earlier labels decide which clips are compared.
-FEW = (
-    *("--explore_million_timesteps", "0.05", "--n_initial_rounds", "10"),
-    *("--ensemble_size", "3", "--query_selection", "disagreement", "--query_candidates", "100"),
-    *ALL_LABELS,
-)
+# Few labels teach most if all are there at once, each is used, and none is learned by heart.
+FEW = (*("--ensemble_size", "3", "--label_passes", "15"), *ALL_LABELS)
 FIRST_LAPS = ("--no_whole_games", "--no_reward_predictor_uses_actions")  # as the paper has Enduro
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
 MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6, starting from this project's defaults; the paper started from dropout and adaptive L2.
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
+
+
+def _few_labels(n: int) -> Experiment:
+    command = (*MOVING_DOT, "--max_prefs", str(n), "--n_initial_prefs", str(n), *FEW)
+    return Experiment(f"the moving dot, {n} labels, all before it learns", command)
+
+
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
-    "moving-dot-100": Experiment(
-        "the moving dot, 100 labels, after exploring without any, each round of ten chosen by the last ones",
-        (*MOVING_DOT, "--max_prefs", "100", "--n_initial_prefs", "100", *FEW),
-    ),
+    **{f"moving-dot-{n}": _few_labels(n) for n in (20, 40, 100)},
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),

@@ -13,8 +13,9 @@ import pytest
 from benchmarks.learning.evidence import record as recording
 from benchmarks.learning.evidence import store, tables
 from benchmarks.learning.evidence.estimates import improvement, interval, iqm
+from benchmarks.learning.evidence.labels_chart import by_task
 from benchmarks.pages import PAGES
-from commands.experiments import EXPERIMENTS
+from commands.experiments import EXPERIMENTS, PREFERENCES, TRUE_REWARD
 from commands.report.references import references
 from drlhp.errors import UserError
 from tests.support import ROOT
@@ -46,6 +47,17 @@ def test_intervals_are_drawn_within_each_sample() -> None:
     assert interval(iqm, [1.0, 2.0, 3.0, 4.0]) == (low, high), "the same results make the same tables"
     one_always_wins_and_one_always_loses = ([1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
     assert interval(improvement, *one_always_wins_and_one_always_loses) == (0.5, 0.5)
+
+
+def test_the_chart_of_labels_groups_runs_by_task_and_leaves_out_other_teachers() -> None:
+    def run(env_id: str, labels: int, **more: str) -> dict[str, Any]:
+        settings = {"env_id": env_id, "mode": PREFERENCES, "prefs.max_prefs": labels, "prefs.teacher": "oracle"} | more
+        return {"settings": settings, "figures": {"evaluation": {"deterministic": labels, "sampled": 2 * labels}}}
+
+    few, many, trick = run("Dot", 20), run("Dot", 500), run("Hopper", 900, **{"prefs.teacher": "circus:backflip"})
+    true, unfinished = run("Dot", 500, mode=TRUE_REWARD), run("Dot", 40) | {"figures": {}}
+    found = {"a": {0: few, 1: unfinished}, "b": {0: many}, "c": {0: trick}, "d": {0: true}}
+    assert by_task(found) == {"Dot": {20: [few], 500: [many]}}
 
 
 @pytest.fixture(scope="module")

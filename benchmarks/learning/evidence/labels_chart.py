@@ -1,0 +1,53 @@
+"""Draws what each task reached by the number of its labels: a point for each recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning.evidence.estimates import iqm
+from benchmarks.learning.evidence.store import Run
+from commands.experiments import PREFERENCES
+from drlhp.runtime.run_files import POLICIES
+
+COLOURS = dict(zip(POLICIES, ("C0", "C1"), strict=True))
+
+
+def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
+    """Draws a panel for each environment with several numbers of labels; lines join the interquartile means.
+
+    Args:
+        found: recorded runs by experiment and seed. Left out are those whose teacher is not the true reward.
+    """
+    from matplotlib.figure import Figure  # slow to import
+
+    tasks = {env_id: by_labels for env_id, by_labels in by_task(found).items() if len(by_labels) > 1}
+    figure = Figure(figsize=(5.5 * len(tasks), 4), layout="constrained")
+    panels: Any = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, (env_id, by_labels) in zip(panels, tasks.items(), strict=True):
+        counts = sorted(by_labels)
+        for policy, name in zip(POLICIES, ("most likely actions", "sampled actions"), strict=True):
+            scores = [[run["figures"]["evaluation"][policy] for run in by_labels[n]] for n in counts]
+            axes.plot(counts, [float(iqm(those)) for those in scores], COLOURS[policy], linewidth=1, label=name)
+            for n, those in zip(counts, scores, strict=True):
+                axes.plot([n] * len(those), those, ".", color=COLOURS[policy], alpha=0.6)
+        best = {run["figures"]["greedy"] for runs in by_labels.values() for run in runs if "greedy" in run["figures"]}
+        for reached in best:
+            axes.axhline(reached, color="gray", linestyle=":", label="the best player, from the same starts")
+        axes.set(title=env_id, xlabel="labels", ylabel="true episode reward, last evaluation", xscale="log")
+        axes.set_xticks(counts, [f"{n:,}" for n in counts])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
+    figure.savefig(path, dpi=100)
+
+
+def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[int, list[Run]]]:
+    """Returns the evaluated runs on labels of the true reward, by environment and `--max_prefs`."""
+    tasks: dict[str, dict[int, list[Run]]] = {}
+    for run in (run for runs in found.values() for run in runs.values()):
+        settings = run["settings"]
+        own_teacher = ":" in (settings.get("prefs.teacher") or "")
+        if settings["mode"] == PREFERENCES and not own_teacher and "evaluation" in run["figures"]:
+            tasks.setdefault(settings["env_id"], {}).setdefault(settings["prefs.max_prefs"], []).append(run)
+    return tasks
