@@ -40,7 +40,7 @@ def weights_of(policy: Policy) -> list[np.ndarray]:
 def take_weights(policy: Policy, weights: Sequence[np.ndarray]) -> None:
     """Lets a policy act with these weights; they may be in memory that is only to be read."""
     for tensor, array in zip(acting(policy), weights, strict=True):
-        values = torch.from_numpy(array.copy())
+        values = torch.from_numpy(array)
         tensor.copy_(values.view(torch.bfloat16) if values.dtype == torch.int16 else values)
 
 

@@ -61,9 +61,7 @@ class RayCrew(Crew):
         self.seed, self.n_replaced = 0, 0
         self._untried = set(range(n))  # actors that have not returned a rollout yet
         self._asked: dict[Any, tuple[int, Callable[[int, Parcel], None]]] = {}  # actors, by what they are to return
-        self._published: list[np.ndarray] = []
-        self._weights: Any = None  # these in Ray's store
-        self._given_up: NDArray[np.bool_] | None = None
+        self._weights: Any = None  # of the present rollout, in Ray's store
         self._acts = False
         self._found = Found()
 
@@ -75,10 +73,7 @@ class RayCrew(Crew):
 
     def act(self, given_up: NDArray[np.bool_] | None) -> None:
         """Lets the actors act with the policy as it is now."""
-        weights = weights_of(self.policy)
-        if not self._published or not all(map(np.array_equal, weights, self._published)):
-            # One object for all actors, of which each node fetches one copy.
-            self._published, self._weights = [array.copy() for array in weights], self.ray.put(weights)
+        self._weights = self.ray.put(weights_of(self.policy))  # for all actors; each node fetches one copy
         self._acts, self._found = True, Found(anew=np.zeros(self.rollout.rewards.shape[1], np.bool_))
         for index, spec in enumerate(self.specs):
             self._act(index, None if given_up is None else given_up[spec.mine])
@@ -93,10 +88,8 @@ class RayCrew(Crew):
             UserError: an actor cannot go on. What an environment raises is raised here, too.
         """
         lost = (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError)
-        n = len(self.actors)
-        with doing(
-            "the actors' part of a step" if self._acts else f"the start of {n} actors, a core of the cluster each"
-        ):
+        start = f"the start of {len(self.actors)} actors on the cluster, each on a core of its own,"
+        with doing("the actors' part of a step" if self._acts else start):
             while self._asked:
                 ref = self._next()
                 index, take = self._asked.pop(ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ class RemoteFollower:
     def __init__(self, spec: RemoteSpec) -> None:
         end_with_parent()  # Ray ends its processes only if their node ends in order
         torch.set_num_threads(1)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # weights in Ray's store: only read
         if torch.__version__.split("+")[0] != spec.torch_version.split("+")[0]:
             raise UserError(
                 f"{socket.gethostname()} has PyTorch {torch.__version__}, and the learner {spec.torch_version}; "
@@ -73,6 +75,11 @@ class RemoteFollower:
         self.ended = done[-1]
         views = [encode_view(np.stack(seen)) for seen in zip(*self.actor.views, strict=True)]
         return pack(r, self.info, began, views)
+
+    def close(self) -> None:
+        """Ends the environments."""
+        if self.actor is not None:
+            self.actor.env.close()
 
 
 def spec_for(spec: RemoteSpec, mine: slice, *, first: bool) -> RemoteSpec:
