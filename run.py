@@ -240,6 +240,7 @@ def act(ring: Ring) -> Finished:
         end_penalty=config.prefs.teacher_end_penalty,
         judged_by_reward=config.prefs.judged_by_reward,
         device=ring.device,
+        cluster=config.cluster,
         run_id=ring.run_id,
         remembers=ring.snapshots.takes,
         began_at=ring.snapshots.began_at,
@@ -249,11 +250,10 @@ def act(ring: Ring) -> Finished:
         ring.here.insert(0, worker)  # its rollout comes first in each turn
         return lambda: worker.finished
     n_threads = ring.n_threads()
-    size = crew_size(env_info(config.env_id), config.policy, ring.device, n_threads)
+    size = 1 if spec.cluster else crew_size(env_info(config.env_id), config.policy, ring.device, n_threads)
     followers = start_crew(ring.children, config.env_id, config.policy, size)
     ring.children.start("a2c", run_worker, replace(spec, n_threads=n_threads, followers=followers))
-    for link in followers.links:
-        link.close()  # the leader has them now
+    followers.close()  # the leader has them now
     return lambda: ring.children.has_finished("a2c")
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 
 from a2c.config import PolicyConfig
 from drlhp.runtime.start import Context
@@ -96,8 +97,27 @@ class Followers(NamedTuple):
     links: Sequence[Connection] = ()  # the leader's end of each
     memory: Any = None  # that all of them share, of `allocate`
 
+    def close(self) -> None:
+        """Closes the links in this process, when the leader has them."""
+        for link in self.links:
+            link.close()
+
 
 NO_FOLLOWERS = Followers()
+
+
+class Cluster(NamedTuple):
+    """Where the actors are if not on this machine, and how many."""
+
+    on: str  # `ray`, or ray://HOST:PORT
+    n_actors: int
+
+
+class Found(NamedTuple):
+    """What the leader cannot see in the rollout after the others have acted; nothing if they run on its machine."""
+
+    views: Sequence[np.ndarray] = ()  # (n_watched, H, W, 3) of each step, if people watch and the leader does not act
+    anew: NDArray[np.bool_] | None = None  # (N,) whose environments were replaced before the rollout, by new ones
 
 
 class Crew:
@@ -107,6 +127,8 @@ class Crew:
         links: one to each other process.
         gradients: the shared memory of each other process's share of the gradients, in the order of `Policy.weights`.
     """
+
+    n_watched = 0  # environments whose frames people see, if the leader has none
 
     def __init__(self, links: Sequence[Connection] = (), gradients: Sequence[list[torch.Tensor]] = ()) -> None:
         self.links, self.gradients = links, gradients
@@ -130,6 +152,19 @@ class Crew:
         """Waits for the others and returns their methods' results. Raises CrewBroken if one has died."""
         with linked():
             return [link.recv() for link in self.links]
+
+    def begin(self, seed: int) -> None:
+        """Lets the others start their environments; environment i of the rollout has the seed `seed + i`."""
+        self.order("begin", [seed] * self.size)
+
+    def act(self, given_up: NDArray[np.bool_] | None) -> None:
+        """Lets the others fill their columns of the rollout; the episodes (N,) that are given up end at its start."""
+        self.order("act", [given_up] * self.size)
+
+    def wait(self) -> Found:
+        """Waits until the others have begun or acted. Raises CrewBroken if one has died."""
+        self.results()
+        return Found()
 
     @contextlib.contextmanager
     def one_thread_each(self) -> Iterator[None]:

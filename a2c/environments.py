@@ -1,4 +1,4 @@
-"""The environments of the process that leads: in one group, or in two that take turns beside a GPU."""
+"""The environments of a process, which are its share of all; a leader's beside a GPU are two groups that take turns."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ def make_groups(
             )
         )
     return made
+
+
+def make_share(env_id: str, config: PolicyConfig, mine: slice, seed: int, *, n_shown: int = 0) -> PreferenceVecEnv:
+    """Makes the environments of a process that follows; environment i of the rollout has the seed `seed + i`."""
+    return make_vec_env(
+        env_id,
+        mine.stop - mine.start,
+        seed + mine.start,
+        n_shown,
+        n_threads=1,
+        whole_games=config.whole_games,
+        all_frames=config.all_frames,
+    )

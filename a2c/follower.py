@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, CrewBroken, Followers, allocate, linked, share
+from a2c.environments import make_share
 from a2c.model import Policy
 from a2c.runner import Actor, Rollout, act_in_turns
 from a2c.update import Batch, Descent, gradients
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.processes import Children
 from drlhp.runtime.pulse import doing
-from envs import env_info, make_vec_env
+from envs import env_info
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,9 @@ class Follower:
 
     def begin(self, seed: int) -> None:
         """Starts this process's environments; environment i of the rollout has the seed `seed + i`."""
-        n_envs = self.mine.stop - self.mine.start
-        env = make_vec_env(
-            self.spec.env_id,
-            n_envs,
-            seed + self.mine.start,
-            n_threads=1,
-            whole_games=self.config.whole_games,
-            all_frames=self.config.all_frames,
-        )
+        env = make_share(self.spec.env_id, self.config, self.mine, seed)
         if self.config.algo == "a2c":
-            self.shared.policy.keep(self.config.n_steps, n_envs)
+            self.shared.policy.keep(self.config.n_steps, env.num_envs)
         self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
 
     def act(self, given_up: NDArray[np.bool_] | None) -> None:

@@ -16,6 +16,7 @@ from a2c.returns import ValueUnits, advantages, continuing_advantages
 from a2c.runner import Rollout
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
+from drlhp.networks.device import to_device
 from envs import EnvInfo
 
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
@@ -83,7 +84,7 @@ class Learner:
         """Returns the observations (T * N, ...) on which the policy acted; a GPU still holds them since then."""
         if self.policy.acted_on:
             return torch.cat(tuple(self.policy.acted_on))
-        return torch.from_numpy(rollout.flat_observations())
+        return to_device(rollout.flat_observations(), self.policy.device)
 
     def update(
         self,

@@ -285,3 +285,20 @@ class Policy(nn.Module):
         if self.statistics is not None and self.statistics.count:  # else the copy's would be rounded twice
             self._normalise(self._computing.modules[1:])
         return result
+
+
+def acting(policy: Policy, *, published: bool = False) -> list[Tensor]:
+    """Returns all tensors that `Policy.act` computes with, in the same order on every device.
+
+    Args:
+        published: weights of convolutional bodies in bfloat16, as most machines compute with them anyway.
+    """
+    computing = policy._computing.modules[-1]
+    weights: list[Tensor] = list(computing.parameters())
+    if published and isinstance(computing, networks.NatureCNN):
+        weights = [weight.bfloat16() for weight in weights]
+    apart = {id(tensor) for tensor in (*policy.body.parameters(), *policy.body.buffers())}
+    if policy.statistics is not None:  # of which `act` reads what the body makes of them
+        apart |= {id(tensor) for tensor in policy.statistics.buffers()}
+    others = [tensor for tensor in (*policy.parameters(), *policy.buffers()) if id(tensor) not in apart]
+    return [*weights, *computing.buffers(), *others]

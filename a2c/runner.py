@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from a2c.crew import ALONE, Arena, Crew
 from a2c.history import History
 from a2c.model import Policy
+from a2c.recorder import EpisodeRecorder
 from drlhp.data.candidate import Candidate
 from drlhp.data.cutter import SegmentCutter
 from drlhp.data.segment import Segment
-from drlhp.data.views import encode_view
 from drlhp.runtime.channels import Episode
 from drlhp.runtime.pulse import doing
 from drlhp.runtime.snapshot import kept_of, restore_kept, state_of, value_of
@@ -134,33 +134,19 @@ def random_segment(env_id: str, seed: int, clip_steps: int) -> Segment | None:
         env.close()
 
 
-class EpisodeRecorder:
-    """Keeps the frames of environment 0 as people see them, compressed one by one, until the episode ends."""
-
-    KEPT = ("frames", "episode_return")
-
-    def __init__(self, env_id: str, fps: float) -> None:
-        self.env_id, self.fps, self.frames, self.episode_return = env_id, fps, list[bytes](), 0.0
-
-    def add(self, frame: np.ndarray, reward: float, done: bool) -> Episode | None:
-        """Adds one step, seen as a frame or a state; returns the episode that it ended."""
-        self.frames.append(encode_view(frame[None]))
-        self.episode_return += reward
-        if not done:
-            return None
-        episode = Episode(self.env_id, tuple(self.frames), self.episode_return, self.fps)
-        self.frames, self.episode_return = [], 0.0
-        return episode
-
-
 class Actor:
     """Acts with the policy in environments that are some of a rollout's columns.
 
     A step goes on by itself from `send` until `see` waits for its end. So two actors of one process can take turns:
     while one decides, the environments of the other are at work.
+
+    Args:
+        phases: (n,) shares of an episode of bodies that are over at the start; by default by the column.
     """
 
-    def __init__(self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout) -> None:
+    def __init__(
+        self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout, phases: np.ndarray | None = None
+    ) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
         self.views: list[np.ndarray] = []  # colour frames of each step, if people watch
         options = None
@@ -168,7 +154,7 @@ class Actor:
             # If all bodies' episodes last equally long, all would otherwise stay at the same moment of theirs forever.
             # A rollout, which is only a part of an episode, would show the policy nothing else.
             n_envs = rollout.rewards.shape[1]
-            options = {"elapsed": np.arange(n_envs)[mine] / n_envs}
+            options = {"elapsed": np.arange(n_envs)[mine] / n_envs if phases is None else phases}
         self._store(-1, env.reset(options=options)[0])
 
     def begin(self, given_up: NDArray[np.bool_] | None) -> None:
@@ -253,7 +239,7 @@ class Runner:
 
     Args:
         envs: the environments of this process, in one or several groups that take turns (`Actor`). They are the first
-            of all, and people watch some of the first ones.
+            of all, and people watch some of the first ones. None if the crew has all.
         rollout: columns for the environments of all processes; the crew fills the others.
         watch: keep colour frames for the segments.
         record: keep whole episodes of environment 0.
@@ -291,13 +277,15 @@ class Runner:
         self.draws_later = info.state_size > 0  # so people may be asked about any environment
         self.watch, self.record = watch and not self.draws_later, record
         self.n_steps, n_envs = rollout.rewards.shape
-        n_cut_from = envs[0].n_watched if self.watch else n_envs
+        n_watched = envs[0].n_watched if envs else crew.n_watched
+        n_cut_from = n_watched if self.watch else n_envs
         self.cutter = SegmentCutter(info, n_cut_from, seed, stack_of(info), by_reward=judged_by_reward)
         self.recorder = EpisodeRecorder(info.env_id, info.fps) if record else None
         self.finished_returns: deque[float] = deque(maxlen=100)  # true episode rewards, unclipped
         self.n_episodes, self.true_reward_total = 0, 0.0
         # NaN if the first episode began in its middle (`Actor`): it is not counted.
-        self._running_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
+        self._first_returns = np.where(np.arange(n_envs) * bool(info.state_size) > 0, np.nan, 0.0)
+        self._running_returns = self._first_returns.copy()
         self._views: list[np.ndarray] = []  # of each step of the rollout, if people watch
         self._resetting = np.zeros(n_envs, np.bool_)
         self.history = History(info, self.n_steps) if remembers else None
@@ -330,9 +318,12 @@ class Runner:
         r = self.rollout
         with self.crew.one_thread_each():
             r.noise[:] = self.policy.noise(*r.rewards.shape)
-            self.crew.order("act", [given_up] * self.crew.size)
-            act_in_turns(self.actors, given_up, watch=self.watch or self.record, stopwatch=self.stopwatch)
-        self.crew.results()
+            self.crew.act(given_up)
+            if self.actors:
+                act_in_turns(self.actors, given_up, watch=self.watch or self.record, stopwatch=self.stopwatch)
+        found = self.crew.wait()
+        if found.anew is not None and found.anew.any():
+            self._begin_anew(found.anew)
         if self.history is not None:
             self.history.add(r.actions, given_up)
         if self.info.kind == "vector" and not np.isfinite(r.observations).all():
@@ -341,12 +332,19 @@ class Runner:
         r.valid[0], r.valid[1:] = ~self._resetting, ~done[:-1]
         r.true_rewards[np.isinf(r.true_rewards)] = np.nan  # of which all sums are NaN, without a warning
         r.rewards[:] = r.true_rewards.clip(-1, 1) if self.clip_rewards else r.true_rewards
-        views = self.actors[0].views
+        views = self.actors[0].views if self.actors else list(found.views)
         episodes = self._recorded(views)
         self._count(done)
         self._views = list(r.states.copy()) if self.draws_later else views if self.watch else []
         self._resetting = done[-1]
         return r, episodes
+
+    def _begin_anew(self, which: NDArray[np.bool_]) -> None:
+        """Forgets the unfinished episodes (N,) of environments that were lost, and replaced by new ones."""
+        self.cutter.forget(which)
+        self._running_returns[which], self._resetting[which] = self._first_returns[which], False
+        if self.recorder is not None and which[0]:
+            self.recorder = EpisodeRecorder(self.info.env_id, self.info.fps)
 
     def _recorded(self, views: list[np.ndarray]) -> list[Episode]:
         """Returns the episodes of environment 0 that the rollout completed, if they are recorded."""

@@ -12,13 +12,15 @@ import numpy as np
 import torch
 
 from a2c.config import PolicyConfig
-from a2c.crew import NO_FOLLOWERS, Arena, Crew, CrewBroken, Followers
+from a2c.crew import NO_FOLLOWERS, Arena, Cluster, Crew, CrewBroken, Followers
 from a2c.demonstrations import Demonstrations, clone
 from a2c.environments import make_groups
 from a2c.evaluation import Evaluator, training_seed
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
 from a2c.learner import Learner, new_policy
+from a2c.model import Policy
+from a2c.remote import RemoteSpec
 from a2c.restarts import Restarts
 from a2c.rewards import RewarderSpec, Rewards, disagreement_bonus, predicted_rewards, true_rewards
 from a2c.runner import Rollout, Runner
@@ -30,6 +32,7 @@ from drlhp.runtime.channels import Channels, Episode, Report, offer
 from drlhp.runtime.curves import Curves
 from drlhp.runtime.pulse import doing
 from drlhp.runtime.snapshot import restore_kept
+from drlhp.runtime.turns import StopFlag
 from envs import EnvError, env_info
 
 EPISODES_IN_VAIN = 1000  # before the first label; if so many gave no segment, later ones will not either
@@ -54,9 +57,32 @@ class WorkerSpec:
     device: torch.device = CPU
     n_threads: int = 1  # CPU threads of the arithmetic in this process
     followers: Followers = NO_FOLLOWERS
+    cluster: Cluster | None = None  # whose actors have all environments
     run_id: str = ""  # goes into the checkpoints
     remembers: bool = False  # keep what a snapshot needs beside the weights
     began_at: int | None = None  # updates after which the run to be restored made its environments
+
+    @property
+    def n_shown(self) -> int:
+        """The number of environments that draw what people see; bodies are drawn later, from their states."""
+        n_shown = 0 if env_info(self.env_id).state_size else max(self.n_watched, int(self.render_episodes))
+        return min(self.config.n_envs, n_shown)
+
+
+def crew_of(spec: WorkerSpec, policy: Policy, shared: Shared, stop: StopFlag) -> Crew:
+    """Returns the other processes: those that share the work on this machine, or actors on a cluster."""
+    if spec.cluster is None:
+        return Crew(spec.followers.links, shared.gradients)
+    from a2c.ray_crew import RayCrew  # without actors there nothing of Ray is imported
+
+    actors = RemoteSpec(
+        spec.env_id,
+        spec.config,
+        slice(0, spec.config.n_envs),
+        n_shown=spec.n_shown,
+        torch_version=torch.__version__,
+    )
+    return RayCrew(spec.cluster, actors, policy, shared.rollout, stop)
 
 
 class PolicyWorker:
@@ -82,7 +108,7 @@ class PolicyWorker:
         arena = Arena(spec.followers.memory, pinned=spec.device.type == "cuda")
         size = len(spec.followers.links) + 1
         shared = Shared.lay_out(self.policy, spec.env_id, self.config, arena, size, leads=True)
-        self.crew = Crew(spec.followers.links, shared.gradients)
+        self.crew = crew_of(spec, self.policy, shared, channels.stop)
         self.learner = Learner(self.info, self.config, self.policy, self.crew)
         self.checkpoints = PolicyCheckpoints(
             spec.run_dir / "policy", self.info.env_id, self.config, self.learner, self.rewarder, spec.run_id
@@ -130,14 +156,14 @@ class PolicyWorker:
         """Starts the environments of the whole crew, and counts their episodes on from where the course was."""
         spec, config = self.spec, self.config
         seed = training_seed(spec.seed, self.began_at)  # a resumed run goes on with other episodes
-        n_shown = 0 if self.info.state_size else min(config.n_envs, max(spec.n_watched, int(spec.render_episodes)))
-        self.crew.order("begin", [seed] * self.crew.size)
-        envs = make_groups(
-            spec.env_id, config, spec.device, self.info, crew_size=self.crew.size, seed=seed, n_shown=n_shown
-        )
-        if spec.device.type == "cuda":  # then the update and the reward predictor need no second transfer
+        self.crew.begin(seed)
+        envs = []
+        if spec.cluster is None:  # else its actors have all
+            size, n_shown = self.crew.size, spec.n_shown
+            envs = make_groups(spec.env_id, config, spec.device, self.info, crew_size=size, seed=seed, n_shown=n_shown)
+        if envs and spec.device.type == "cuda":  # then the update and the reward predictor need no second transfer
             self.policy.acted_on = deque(maxlen=config.n_steps * len(envs))
-        elif config.algo == "a2c":  # its one update is by the policy that acted
+        elif envs and config.algo == "a2c":  # its one update is by the policy that acted
             self.policy.keep(config.n_steps, envs[0].num_envs)
         runner = Runner(
             envs,
@@ -152,7 +178,7 @@ class PolicyWorker:
             judged_by_reward=spec.judged_by_reward,
             remembers=spec.remembers,
         )
-        self.crew.results()
+        self.crew.wait()
         runner.finished_returns.extend(course.finished_returns)
         runner.n_episodes, runner.true_reward_total = course.n_episodes, course.true_reward_total
         return runner

@@ -12,9 +12,10 @@ import torch
 import tyro
 
 from a2c.config import PolicyConfig
+from a2c.crew import Cluster
 from commands import LOG_DIR, Mode
 from commands.trackers import Track
-from drlhp.bounds import SEED, check
+from drlhp.bounds import SEED, at_least, check
 from drlhp.errors import UserError
 from drlhp.label_server.config import PageConfig
 from envs import env_info
@@ -65,6 +66,11 @@ class RunConfig:
     """Device of the networks. `auto` takes a CUDA GPU for pixels if there is one, because the networks of vectors are
     too small for it. With `--synchronous` it takes the CPU, because sums on a GPU differ in their last bits between
     runs."""
+    actors: str = "local"
+    """Who acts in the environments: processes of this machine, or actors on a cluster, for a learner on this machine.
+    `ray` is the Ray cluster of this machine, ray://HOST:10001 the one whose head is HOST (docs/clusters.md)."""
+    n_actors: Annotated[int, at_least(1)] = 1
+    """Actors on the cluster, which share the environments; each needs a core."""
     debug: bool = False
     """Print tracebacks, and more to log.txt."""
     track: Track = "none"
@@ -79,6 +85,10 @@ class RunConfig:
     @property
     def uses_preferences(self) -> bool:
         return self.mode != "train_policy_with_original_rewards"
+
+    @property
+    def cluster(self) -> Cluster | None:
+        return None if self.actors == "local" else Cluster(self.actors, self.n_actors)
 
     @property
     def trains_policy(self) -> bool:

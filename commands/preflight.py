@@ -14,6 +14,7 @@ from drlhp.data.comparison import Comparison
 from drlhp.errors import UserError
 from drlhp.label_server import listen
 from drlhp.labelling.teachers import true_rewards
+from drlhp.runtime.ray_connection import check_cluster
 from drlhp.screens.opening import screen_for
 from envs import check_env, env_info, make_vec_env
 from pref_db import PrefDB, store_path
@@ -25,6 +26,8 @@ def check_inputs(config: RunConfig) -> None:
     check_tracker(config.track)
     if config.metrics:
         check_metrics(config.metrics)
+    if config.cluster:
+        check_cluster(config.actors, "--actors")
     info = env_info(config.env_id)
     longest = (info.max_episode_frames or 0) // info.frame_skip  # agent steps of an episode; 0: unknown
     if config.uses_preferences and 0 < 2 * longest < config.prefs.clip_steps:

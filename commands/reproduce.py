@@ -162,9 +162,9 @@ def ray_for(on: str | None, needs: Needs) -> Iterator[ModuleType | None]:
     if on is None:
         yield None
         return
-    from commands.ray_connection import connected  # without --on nothing of Ray is imported
+    from drlhp.runtime.ray_connection import connected  # without --on nothing of Ray is imported
 
-    with connected(on, needs.cores) as ray:
+    with connected(on, "--on", needs.cores) as ray:
         yield ray
 
 

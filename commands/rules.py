@@ -27,6 +27,7 @@ def validate(config: RunConfig) -> None:
         _check_frames,
         _check_policy_network,
         _check_start,
+        _check_actors,
     ):
         rule(config)
     config.page.check()
@@ -37,6 +38,22 @@ def validate(config: RunConfig) -> None:
 def _check_device(config: RunConfig) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda finds no GPU that PyTorch can use; give --device cpu.")
+
+
+def _check_actors(config: RunConfig) -> None:
+    if config.cluster is None:
+        if config.n_actors > 1:
+            raise UserError("--n_actors is for actors on a cluster; give --actors ray with it, or leave it out.")
+        return
+    if config.mode == "pretrain_reward_predictor":
+        raise UserError(f"{config.mode} acts in no environment; leave out --actors.")
+    if config.synchronous:
+        raise UserError("--synchronous runs all parts in one process; leave it out, or leave out --actors.")
+    if config.n_actors > config.policy.n_envs:
+        raise UserError(
+            f"--n_actors must not exceed the {config.policy.n_envs} environments that they share, not "
+            f"{config.n_actors}; give fewer, or more --n_envs."
+        )
 
 
 def _check_places(config: RunConfig) -> None:

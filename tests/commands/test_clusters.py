@@ -51,8 +51,7 @@ TRIAL = (
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes, the head of one core and another of two: as many as there are seeds."""
-    pytest.importorskip("ray")
-    with contextlib.closing(RayCluster(1, 2)) as cluster:
+    with contextlib.closing(RayCluster.start(1, 2)) as cluster:
         yield cluster
 
 

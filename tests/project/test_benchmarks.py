@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.speed import bench
+from benchmarks.speed.actors_model import Parts, replay
 from tests.support.commands import DEADLINE
 from tests.support.preloaded import run_captured
 
@@ -82,3 +83,13 @@ def test_table_compares_runs_with_their_bound_and_with_the_other_implementation(
     assert rows["Run: A2C on true rewards"]["share of the bound"] == "88% of 227"
     assert rows["Stable-Baselines3 A2C"]["ours / theirs"] == "2.0", "by round: 4, 1.6, 2"
     assert not rows["Emulator alone"]["share of the bound"]
+
+
+def test_a_replayed_update_adds_its_parts() -> None:
+    """An update of an actor is 100 steps: 1 s of acting, 0.1 s of learning, and 0.5 s on the link for its 50 bytes."""
+    parts = Parts(10, 10, [1.0], 0.0, 0.0, call=0.0, unpack=0.0, update=0.001, bytes_up=0.5, bytes_weights=0)
+    one, many = replay(parts, 1, link=100.0), replay(parts, 100, link=100.0)
+    assert one.steps_per_second == pytest.approx(100 / 1.6) and one.learner_busy == pytest.approx(0.1 / 1.6)
+    assert many.steps_per_second == pytest.approx(10_000 / (1 + 50 + 10)), "the link carries one after another"
+    assert many.up_per_second == pytest.approx(5000 / 61)
+    assert replay(parts, 1, link=100.0, faster=10).steps_per_second == pytest.approx(100 / 1.51)

@@ -56,6 +56,12 @@ WAITS = [
     ),
     Wait(
         "policy",
+        "actors on a cluster that start or act",
+        STILL + "; one that dies is replaced, and Ctrl-C ends the wait within 10 s",
+        "a2c/test_actors.py:test_actors_give_the_same_weights_as_a_crew_and_one_that_is_killed_is_replaced",
+    ),
+    Wait(
+        "policy",
         "a step, a reset or the start of environments",
         STILL,
         "runtime/test_processes.py:test_an_environment_that_hangs_is_told_of_and_nothing_is_left",

@@ -24,19 +24,24 @@ GRACE_SECONDS = 5
 
 
 @contextlib.contextmanager
-def connected(on: str, cores_per_run: int) -> Iterator[ModuleType]:
+def connected(on: str, flag: str, least_cores: int | None, *, warns: bool = True) -> Iterator[ModuleType]:
     """Connects to a Ray cluster for the block, and yields Ray. A local one is started if there is none, and ended.
+
+    Args:
+        on: `ray`, or an address, as the flag has it.
+        least_cores: what a cluster that is started here says it has, even if this machine has fewer; None: start none.
+        warns: print a warning if the cluster asks for no token.
 
     Raises:
         UserError: there is no cluster at the address, or it refuses this program.
     """
     if on != "ray" and not ADDRESS.fullmatch(on):
         raise UserError(
-            f"--on takes `ray` for the Ray cluster of this machine, or ray://HOST:{CLIENT_PORT} for one whose head is "
-            f"HOST, not {on}."
+            f"{flag} takes `ray` for the Ray cluster of this machine, or ray://HOST:{CLIENT_PORT} for one whose head "
+            f"is HOST, not {on}."
         )
     if find_spec("ray") is None:
-        raise UserError("--on ray needs a package that is not installed: run `python -m pip install 'ray[client]'`.")
+        raise UserError(f"{flag} ray needs a package that is not installed: run `python -m pip install 'ray[client]'`.")
     address = _reach(on if on != "ray" else os.environ.get("RAY_ADDRESS") or "auto")
     os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(GRACE_SECONDS))
     import ray
@@ -45,10 +50,10 @@ def connected(on: str, cores_per_run: int) -> Iterator[ModuleType]:
     where = "the Ray cluster of this machine" if address == "auto" else f"the Ray cluster at {address}"
     try:
         with _quiet():
-            is_ours = _connect(ray, address, where, cores_per_run)
+            is_ours = _connect(ray, address, where, least_cores)
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray has put in its own, which would end this process at once
-        if not is_ours and os.environ.get("RAY_AUTH_MODE") != "token":
+        if warns and not is_ours and os.environ.get("RAY_AUTH_MODE") != "token":
             print(
                 f"Warning: {where} is used without a token, so everybody who can reach it can run programs on it; see "
                 "RAY_AUTH_MODE=token in docs/clusters.md.",
@@ -59,6 +64,12 @@ def connected(on: str, cores_per_run: int) -> Iterator[ModuleType]:
         ray.shutdown()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def check_cluster(on: str, flag: str) -> None:
+    """Raises UserError if the cluster cannot be used; starts none."""
+    with connected(on, flag, None):
+        pass
 
 
 @contextlib.contextmanager
@@ -74,7 +85,7 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
-def _connect(ray: ModuleType, address: str, where: str, cores_per_run: int) -> bool:
+def _connect(ray: ModuleType, address: str, where: str, least_cores: int | None) -> bool:
     """Returns whether a Ray was started for this command alone. Raises UserError if there is none to connect to."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
@@ -86,7 +97,9 @@ def _connect(ray: ModuleType, address: str, where: str, cores_per_run: int) -> b
                 # An address that is noted is that of a cluster that was started here.
                 if address != "auto" or ray._private.utils.read_ray_address():
                     raise
-        cores = max(n_cores(), cores_per_run)  # a small machine carries out one run at a time all the same
+        if least_cores is None:
+            return True
+        cores = max(n_cores(), least_cores)  # a small machine carries out one run at a time all the same
         ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         return True
     except Exception as error:
