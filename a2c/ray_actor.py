@@ -14,10 +14,10 @@ class RayActor:
 
     Args:
         clone: the folder of run.py.
-        spec: a pickled `a2c.remote.RemoteSpec`.
+        spec: the arguments of `a2c.remote.spec_of`.
     """
 
-    def __init__(self, clone: str, spec: bytes) -> None:
+    def __init__(self, clone: str, spec: dict[str, Any]) -> None:
         self.clone, self.spec = clone, spec
         self.follower: Any = None
 
@@ -25,7 +25,6 @@ class RayActor:
         """Starts its environments; returns their first observations, or in a sentence why it cannot."""
         import importlib
         import os
-        import pickle
         import socket
         import sys
 
@@ -34,7 +33,7 @@ class RayActor:
         if self.clone not in sys.path:
             sys.path.insert(0, self.clone)
         remote: Any = importlib.import_module("a2c.remote")
-        self.follower = remote.RemoteFollower(pickle.loads(self.spec))
+        self.follower = remote.RemoteFollower(remote.spec_of(**self.spec))
         return self.follower.begin(seed)
 
     def act(self, *arguments: Any) -> Any:

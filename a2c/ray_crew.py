@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from a2c.crew import Cluster, Crew, CrewBroken, Found, share
 from a2c.evaluation import training_seed
 from a2c.model import Policy
 from a2c.parcels import Parcel, unpack, unpack_first, weights_of
-from a2c.remote import RemoteSpec, spec_for
+from a2c.remote import RemoteSpec, as_plain, spec_for
 from a2c.runner import Rollout
 from drlhp.data.views import decode_view
 from drlhp.errors import UserError, reason_of
@@ -110,7 +109,7 @@ class RayCrew(Crew):
     def _started(self, spec: RemoteSpec) -> Any:
         """Returns a new actor, which waits for a free core of any node."""
         actor = self.ray.remote(ray_actor.RayActor).options(num_cpus=1, max_restarts=0)
-        return actor.remote(str(CLONE), pickle.dumps(spec))
+        return actor.remote(str(CLONE), as_plain(spec))
 
     def _begin(self, index: int, seed: int) -> None:
         self._asked[self.actors[index].begin.remote(seed)] = index, self._take_first

@@ -6,6 +6,7 @@ import socket
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,6 +81,16 @@ class RemoteFollower:
         """Ends the environments."""
         if self.actor is not None:
             self.actor.env.close()
+
+
+def as_plain(spec: RemoteSpec) -> dict[str, Any]:
+    """Returns what `spec_of` takes, in types that a node knows before it has found the clone."""
+    return {**vars(spec), "config": vars(spec.config)}
+
+
+def spec_of(config: dict[str, Any], **rest: Any) -> RemoteSpec:
+    """Returns the spec that `as_plain` made plain."""
+    return RemoteSpec(config=PolicyConfig(**config), **rest)
 
 
 def spec_for(spec: RemoteSpec, mine: slice, *, first: bool) -> RemoteSpec:

@@ -12,19 +12,19 @@ import sys
 import tyro
 
 from benchmarks.learning.evidence.record import record
-from benchmarks.learning.evidence.store import RESULTS, recorded
-from benchmarks.pages import write_between
+from benchmarks.learning.evidence.store import recorded
+from benchmarks.pages import PICTURES, write_between
 from drlhp.errors import USER_ERRORS, told
 
 
 def pages() -> None:
-    """Writes the tables of results/ into README.md, docs/ and results/README.md, and draws results/labels.png."""
+    """Writes the tables of results/ into README.md, docs/ and results/README.md, and draws docs/pictures/labels.png."""
     from benchmarks.learning.evidence.labels_chart import draw_labels  # slow to import
     from benchmarks.learning.evidence.tables import texts
 
     for mark, text in texts().items():
         write_between(mark, text)
-    draw_labels(recorded(), RESULTS / "labels.png")
+    draw_labels(recorded(), PICTURES / "labels.png")
 
 
 if __name__ == "__main__":
