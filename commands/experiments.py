@@ -92,7 +92,7 @@ def _few_labels(n: int) -> Experiment:
 
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
-    **{f"moving-dot-{n}": _few_labels(n) for n in (20, 40, 100)},
+    **{f"moving-dot-{n}": _few_labels(n) for n in (40, 100)},
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
@@ -111,6 +111,10 @@ EXPERIMENTS = {
     "enduro-290-true": Experiment("Enduro in 30,208 steps on the true reward", (TRUE_REWARD, GLUCARDS_ENDURO, *BRIEF)),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "breakout": Experiment("Breakout, 5,500 labels", _with_labels("BreakoutNoFrameskip-v4", 5500, *_quick(10))),
+    "ablation-many-passes": Experiment(
+        "the moving dot, 40 labels, each trained on 280 times instead of 15",
+        (*MOVING_DOT, "--max_prefs", "40", "--n_initial_prefs", "40", "--ensemble_size", "3", *ALL_LABELS),
+    ),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-random-queries": Experiment("Pong, queries are random pairs", (*ORIGINAL, "--query_selection", "random")),
     "ablation-no-ensemble": Experiment(

@@ -43,9 +43,9 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
 
 
 def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[int, list[Run]]]:
-    """Returns the evaluated runs on labels of the true reward, by environment and `--max_prefs`."""
+    """Returns the evaluated runs on labels of the true reward, by environment and `--max_prefs`; no ablations."""
     tasks: dict[str, dict[int, list[Run]]] = {}
-    for run in (run for runs in found.values() for run in runs.values()):
+    for run in (run for name, runs in found.items() if "ablation" not in name for run in runs.values()):
         settings = run["settings"]
         own_teacher = ":" in (settings.get("prefs.teacher") or "")
         if settings["mode"] == PREFERENCES and not own_teacher and "evaluation" in run["figures"]:
