@@ -76,7 +76,7 @@ BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
-# Few labels teach most if all are there at once, each is used, and none is learned by heart.
+# With few labels every member learns from each of them, and none learns them by heart.
 FEW = (*("--ensemble_size", "3", "--label_passes", "15"), *ALL_LABELS)
 FIRST_LAPS = ("--no_whole_games", "--no_reward_predictor_uses_actions")  # as the paper has Enduro
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
