@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
-PONG, ENDURO = "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
+MOVING_DOT, PONG, ENDURO = "MovingDotNoFrameskip-v0", "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
 GLUCARDS_ENDURO = "ALE/Enduro-v5"
 # What bodies have by default, for reasons that envs/tuned.py tells. It is spelled out, so that a command stays what its
 # results were measured with, whatever becomes the default.
@@ -34,6 +34,11 @@ def _quick(million_timesteps: int) -> tuple[str, ...]:
 
 def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
     return (PREFERENCES, env_id, "--synthetic_prefs", "--max_prefs", str(n_labels), *flags)
+
+
+def _few_labels(n: int) -> tuple[str, ...]:
+    """Returns the moving dot with so few labels that all are asked for first, and every member learns from each."""
+    return _with_labels(MOVING_DOT, n, "--n_initial_prefs", str(n), "--ensemble_size", "3", *ALL_LABELS)
 
 
 def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
@@ -76,23 +81,19 @@ BRIEF_ON_LABELS = (
     *(*BRIEF, "--reward_predictor_uses_actions", "--n_initial_prefs", "100"),
     *("--labels_per_step", "0.3", "--max_segs", "200"),
 )
-# With few labels every member learns from each of them, and none learns them by heart.
-FEW = (*("--ensemble_size", "3", "--label_passes", "15"), *ALL_LABELS)
 FIRST_LAPS = ("--no_whole_games", "--no_reward_predictor_uses_actions")  # as the paper has Enduro
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
-MOVING_DOT = (PREFERENCES, "MovingDotNoFrameskip-v0", "--synthetic_prefs")
 # The ablations of figure 6, starting from this project's defaults; the paper started from dropout and adaptive L2.
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
-
-
-def _few_labels(n: int) -> Experiment:
-    command = (*MOVING_DOT, "--max_prefs", str(n), "--n_initial_prefs", str(n), *FEW)
-    return Experiment(f"the moving dot, {n} labels, all before it learns", command)
-
-
 EXPERIMENTS = {
-    "moving-dot": Experiment("the moving dot, 500 labels", MOVING_DOT),
-    **{f"moving-dot-{n}": _few_labels(n) for n in (40, 100)},
+    "moving-dot": Experiment("the moving dot, 500 labels", (PREFERENCES, MOVING_DOT, "--synthetic_prefs")),
+    **{
+        f"moving-dot-{n}": Experiment(
+            f"the moving dot, {n} labels, all before it learns, each trained on 15 times",
+            (*_few_labels(n), "--label_passes", "15"),
+        )
+        for n in (40, 100)
+    },
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
@@ -112,8 +113,7 @@ EXPERIMENTS = {
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "breakout": Experiment("Breakout, 5,500 labels", _with_labels("BreakoutNoFrameskip-v4", 5500, *_quick(10))),
     "ablation-many-passes": Experiment(
-        "the moving dot, 40 labels, each trained on 280 times instead of 15",
-        (*MOVING_DOT, "--max_prefs", "40", "--n_initial_prefs", "40", "--ensemble_size", "3", *ALL_LABELS),
+        "the moving dot, 40 labels, each trained on 280 times instead of 15", _few_labels(40)
     ),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-random-queries": Experiment("Pong, queries are random pairs", (*ORIGINAL, "--query_selection", "random")),

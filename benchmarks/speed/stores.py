@@ -9,7 +9,7 @@ an answer take, and whether an answer is lost or a pair is asked of two.
 long: how long the next question and the page's status take in a store of many labels in PostgreSQL, and how long, and
 how much memory, the trainer needs to begin with it.
 
-The result says which targets were met (`met`). They are meant for a machine that does nothing else.
+The result says which targets were met (`targets`). They are meant for a machine that does nothing else.
 """
 
 from __future__ import annotations

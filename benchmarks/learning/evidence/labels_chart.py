@@ -7,10 +7,8 @@ from typing import Any
 
 from benchmarks.learning.evidence.estimates import iqm
 from benchmarks.learning.evidence.store import Run
+from benchmarks.learning.evidence.tables import ACTIONS, score
 from commands.experiments import PREFERENCES
-from drlhp.runtime.run_files import POLICIES
-
-COLOURS = dict(zip(POLICIES, ("C0", "C1"), strict=True))
 
 
 def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
@@ -26,11 +24,11 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     panels: Any = figure.subplots(1, len(tasks), squeeze=False)[0]
     for axes, (env_id, by_labels) in zip(panels, tasks.items(), strict=True):
         counts = sorted(by_labels)
-        for policy, name in zip(POLICIES, ("most likely actions", "sampled actions"), strict=True):
-            scores = [[run["figures"]["evaluation"][policy] for run in by_labels[n]] for n in counts]
-            axes.plot(counts, [float(iqm(those)) for those in scores], COLOURS[policy], linewidth=1, label=name)
+        for colour, (policy, actions) in zip(("C0", "C1"), ACTIONS.items(), strict=True):
+            scores = [[score(run, policy) for run in by_labels[n]] for n in counts]
+            axes.plot(counts, [float(iqm(those)) for those in scores], colour, linewidth=1, label=f"{actions} actions")
             for n, those in zip(counts, scores, strict=True):
-                axes.plot([n] * len(those), those, ".", color=COLOURS[policy], alpha=0.6)
+                axes.plot([n] * len(those), those, ".", color=colour, alpha=0.6)
         best = {run["figures"]["greedy"] for runs in by_labels.values() for run in runs if "greedy" in run["figures"]}
         for reached in best:
             axes.axhline(reached, color="gray", linestyle=":", label="the best player, from the same starts")
@@ -45,7 +43,7 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
 def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[int, list[Run]]]:
     """Returns the evaluated runs on labels of the true reward, by environment and `--max_prefs`; no ablations."""
     tasks: dict[str, dict[int, list[Run]]] = {}
-    for run in (run for name, runs in found.items() if "ablation" not in name for run in runs.values()):
+    for run in (run for name, runs in found.items() if not name.startswith("ablation-") for run in runs.values()):
         settings = run["settings"]
         own_teacher = ":" in (settings.get("prefs.teacher") or "")
         if settings["mode"] == PREFERENCES and not own_teacher and "evaluation" in run["figures"]:
