@@ -47,13 +47,14 @@ def test_a_run_tells_prometheus_how_it_goes(tmp_path: Path) -> None:
 
         def has_learned() -> bool:
             seen.update(scraped(port))
-            return seen.get("drlhp_label_batches_trained_total", 0) > 0 and seen["drlhp_labels"] >= 12
+            begun = ("label_batches_trained_total", "agent_steps_total", "label_lag_seconds")
+            return all(seen.get(f"drlhp_{name}", 0) > 0 for name in begun) and seen["drlhp_labels"] >= 12
 
         wait_for(has_learned, process)
         assert seen.keys() >= NUMBERS
-        assert seen["drlhp_agent_steps_total"] > 0 and seen["drlhp_labels"] <= 20
+        assert seen["drlhp_labels"] <= 20
         assert seen["drlhp_label_batches_due_total"] >= seen["drlhp_label_batches_trained_total"]
-        assert 0 < seen["drlhp_label_lag_seconds"] < 240, "from the last label until the policy had its weights"
+        assert seen["drlhp_label_lag_seconds"] < 240, "from the last label until the policy had its weights"
         assert math.isnan(seen["drlhp_accuracy"]) or 0 <= seen["drlhp_accuracy"] <= 1
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) == 130

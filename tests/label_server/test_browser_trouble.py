@@ -28,6 +28,9 @@ from tests.support.browser import (
 )
 from tests.support.labelling import Server, make_store, running
 
+# The curves are asked for when all claims are over: no late reply says that the server is there.
+ASKED_ALL = "performance.getEntriesByType('resource').some(e => e.name.endsWith('/api/curves') && e.responseEnd)"
+
 pytestmark = [*NEEDS_BROWSER, pytest.mark.xdist_group(__name__)]  # one browser for this file
 
 
@@ -50,6 +53,7 @@ def test_a_lost_connection_loses_nothing(browser: Browser, server: Server) -> No
 def test_a_server_that_is_dead_is_told_of_before_a_request_is_given_up(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         wait_for_js(page, LOADED_AHEAD)
+        wait_for_js(page, ASKED_ALL)
         page.evaluate("AbortSignal.timeout = () => new AbortController().signal")  # none ever is
         server.kill()  # its port is still held
         page.wait_for_selector("#banner:has-text('Offline. Trying again by itself; you can go on.')")
