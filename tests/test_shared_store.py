@@ -189,9 +189,10 @@ class CutAfter:
             self.left -= 1
             if after:
                 carry_out(connection, query, *rest, **named)
+                carry_out(connection, "SELECT 1").fetchall()  # it is sent only now
             with contextlib.closing(server.connect()) as other:
                 carry_out(other, "SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
-            carry_out(connection, "SELECT 1")
+            carry_out(connection, "SELECT 1").fetchall()
             raise AssertionError("the connection still works")
 
         monkeypatch.setattr(psycopg.Connection, "execute", execute)

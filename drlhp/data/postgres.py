@@ -31,6 +31,7 @@ except ImportError as missing:
 
 T = TypeVar("T")
 log = logging.getLogger("run")
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of lost connections, of which we tell ourselves
 
 LAST_SEQ_GIVEN = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('answer', 'seq')::regclass), 0)"
 PATIENCE = 60.0  # seconds to wait for a database that does not answer any more
@@ -197,12 +198,16 @@ class PostgresSchema:
         return self.repeated(rows)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, in_step: bool = False) -> Iterator[Connection]:
         """Commits at the end, or leaves the store as it was; other writers wait meanwhile.
 
+        A statement is sent with the next one whose rows are fetched, or with the commit: each journey to the database
+        costs more than most statements. So one that fails may raise its error only there.
         A transaction inside another one is a part of it, which the outer one commits. If a part fails, it is undone
         with all of the outer one, because undoing it alone would take two journeys to the database more.
         Read results inside: an error after the commit would make the caller store the answer again.
+
+        in_step: each statement is carried out before the next one, as copying needs it.
         """
         if self._read_only:
             raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
@@ -212,11 +217,11 @@ class PostgresSchema:
         self.repeated(functools.partial(self._carry_out, begin))
         self._depth += 1
         try:
-            with self._explained():
+            with self._explained(), contextlib.nullcontext() if in_step or not begin else self._db.plain.pipeline():
                 yield self._db
-            if end and self._failed:
-                raise PrefDBError(f"{self.address} was not changed, because a part of the change failed: try again")
-            self._carry_out(end)
+                if end and self._failed:
+                    raise PrefDBError(f"{self.address} was not changed, because a part of the change failed: try again")
+                self._carry_out_plainly(end)
         except BaseException:
             self._failed = not undo
             with contextlib.suppress(psycopg.Error):

@@ -62,7 +62,7 @@ def in_postgres(script: str) -> str:
 def check_free(path: Path, address: str) -> None:
     """Raises PrefDBError or UserError if no store could be made there; makes none."""
     opened = contextlib.closing(PostgresSchema(path, Address.parse(address)))
-    with contextlib.suppress(_Undone), opened as store, store.transaction() as db:
+    with contextlib.suppress(_Undone), opened as store, store.transaction(in_step=True) as db:
         _make_tables(db, store)
         raise _Undone
 
@@ -86,7 +86,7 @@ def make(path: Path, address: str, draft: Path) -> None:
     with (
         contextlib.closing(PostgresSchema(path, Address.parse(address))) as store,
         contextlib.closing(connect(draft, "mode=ro")) as source,
-        store.transaction() as db,
+        store.transaction(in_step=True) as db,
     ):
         own = dict(source.execute("SELECT key, value FROM meta"))
         if not _holds(db, store, own):

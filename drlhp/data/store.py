@@ -19,9 +19,6 @@ SCHEMES = (b"postgresql://", b"postgres://")
 class Rows(Protocol):
     """The outcome of a statement."""
 
-    @property
-    def rowcount(self) -> int: ...
-
     def fetchone(self) -> Any: ...
 
     def fetchall(self) -> list[Any]: ...

@@ -77,17 +77,18 @@ class LabelQueue:
         answered = "SELECT 1 FROM answer WHERE answer.comparison_id = query.comparison_id"
         old = f"state = 'ready' AND policy_step < ? AND NOT EXISTS ({seen}) AND NOT EXISTS ({answered})"
         with self.db.transaction() as db:
-            return db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,)).rowcount
+            withdraw = f"UPDATE query SET state = 'withdrawn' WHERE {old} RETURNING 1"
+            return len(db.execute(withdraw, (older_than_policy_step,)).fetchall())
 
     @repeated
     def retire(self, segment_id: str, reason: str) -> int:
         """Takes back the open questions about a segment that cannot be shown; returns how many."""
         about = "comparison_id IN (SELECT id FROM comparison WHERE ? IN (segment_a, segment_b))"
         close = f"UPDATE lease SET closed_at = ? WHERE closed_at IS NULL AND {about}"
-        retire = f"UPDATE query SET state = 'withdrawn', reason = ? WHERE state = 'ready' AND {about}"
+        retire = f"UPDATE query SET state = 'withdrawn', reason = ? WHERE state = 'ready' AND {about} RETURNING 1"
         with self.db.transaction() as db:
             db.execute(close, (self.clock(), segment_id))
-            return db.execute(retire, (reason, segment_id)).rowcount
+            return len(db.execute(retire, (reason, segment_id)).fetchall())
 
     @repeated
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:
