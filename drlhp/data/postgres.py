@@ -160,7 +160,7 @@ class PostgresSchema:
         self.path, self.address, self.patience = path, address, patience
         self._read_only, self._depth, self._failed, self._closed = read_only, 0, False, False
         digest = hashlib.sha256(f"drlhp {address.schema}".encode()).digest()
-        self._begin_turn = f"BEGIN; SELECT pg_advisory_xact_lock({int.from_bytes(digest[:8], 'big', signed=True)})"
+        self._turn = int.from_bytes(digest[:8], "big", signed=True)
         self._db = Connection(connect(address))
         try:
             self.version = schema_version(self._db, address)
@@ -197,12 +197,12 @@ class PostgresSchema:
 
         return self.repeated(rows)
 
-    @contextlib.contextmanager
-    def transaction(self, *, in_step: bool = False) -> Iterator[Connection]:
+    def transaction(self, *, in_step: bool = False) -> contextlib.AbstractContextManager[Connection]:
         """Commits at the end, or leaves the store as it was; other writers wait meanwhile.
 
         A statement is sent with the next one whose rows are fetched, or with the commit: each journey to the database
-        costs more than most statements. So one that fails may raise its error only there.
+        costs more than most statements. So one that fails may raise its error only there, and who is not `repeated`
+        hears of a connection that was lost before.
         A transaction inside another one is a part of it, which the outer one commits. If a part fails, it is undone
         with all of the outer one, because undoing it alone would take two journeys to the database more.
         Read results inside: an error after the commit would make the caller store the answer again.
@@ -211,24 +211,34 @@ class PostgresSchema:
         """
         if self._read_only:
             raise PrefDBError(f"{self.path} was opened read-only: open it for writing to add answers")
-        begin, end, undo = ("", "", "") if self._depth else (self._begin_turn, "COMMIT", "ROLLBACK")
-        if begin:
-            self._failed = False
-        self.repeated(functools.partial(self._carry_out, begin))
+        return self._part() if self._depth else self._whole(in_step)
+
+    @contextlib.contextmanager
+    def _whole(self, in_step: bool) -> Iterator[Connection]:
+        db, self._failed = self._db.plain, False
         self._depth += 1
         try:
-            with self._explained(), contextlib.nullcontext() if in_step or not begin else self._db.plain.pipeline():
+            with self._explained(), contextlib.nullcontext() if in_step else db.pipeline():
+                db.execute("BEGIN")
+                db.execute("SELECT pg_advisory_xact_lock(%s)", (self._turn,))
                 yield self._db
-                if end and self._failed:
+                if self._failed:
                     raise PrefDBError(f"{self.address} was not changed, because a part of the change failed: try again")
-                self._carry_out_plainly(end)
+                db.execute("COMMIT")
         except BaseException:
-            self._failed = not undo
             with contextlib.suppress(psycopg.Error):
-                self._carry_out_plainly(undo)
+                db.execute("ROLLBACK")
             raise
         finally:
             self._depth -= 1
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[Connection]:
+        try:
+            yield self._db
+        except BaseException:
+            self._failed = True
+            raise
 
     def repeated(self, call: Callable[[], T]) -> T:
         """Returns what the call returns; connects and lets it begin again if the connection was lost meanwhile.
@@ -265,14 +275,6 @@ class PostgresSchema:
 
     def check_place(self) -> None:
         """Returns at once: a database stays where it is, and one that is gone fails with the next statement."""
-
-    def _carry_out(self, statement: str) -> None:
-        with self._explained():
-            self._carry_out_plainly(statement)
-
-    def _carry_out_plainly(self, statement: str) -> None:
-        if statement:
-            self._db.plain.execute(statement)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
