@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from drlhp.data.asked import Asked
 from drlhp.data.comparison import Answer, Choice, Comparison, Label
 from drlhp.data.counts import Counter
 from drlhp.data.horizon import Horizon
@@ -277,9 +278,9 @@ class PrefDB:
         a, b = self.read("SELECT segment_a, segment_b FROM comparison WHERE id = ?", (comparison_id,))[0]
         return a, b
 
-    def comparison_ids(self) -> set[str]:
-        """Returns the id of every comparison that was ever asked."""
-        return {row[0] for row in self.read("SELECT id FROM comparison")}
+    def asked(self) -> Asked:
+        """Returns which comparisons were ever asked."""
+        return Asked.read(self.store)
 
     def n_labels(self) -> int:
         """Returns how many effective answers train the predictor."""

@@ -129,7 +129,7 @@ def teacher_of(config: PrefsConfig, seed: int, n_answers: int) -> SyntheticTeach
 
 def queries_of(config: PrefsConfig, db: PrefDB, rng: np.random.Generator) -> Queries:
     """Returns the query strategy that the flags name, which asks nothing that the store holds."""
-    asked = db.comparison_ids()
+    asked = db.asked()
     if config.query_selection == "ordering":
         return OrderingQueries(db, asked, config.max_segs, rng)
     return DrawnQueries(asked, strategy_of(config.query_selection, config.query_candidates, rng), rng)

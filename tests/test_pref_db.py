@@ -1,6 +1,7 @@
 """The preference database: what it stores comes back, and nothing a person answered is ever lost."""
 
 import contextlib
+import io
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -17,13 +18,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from drlhp.data import asked
+from drlhp.data.asked import Asked
 from drlhp.data.comparison import Choice, Comparison, Label, choice_of, is_validation, side_of
 from drlhp.data.schema import SCHEMA_VERSION
 from drlhp.data.segment import Segment
 from drlhp.data.sqlite_file import SqliteFile
 from drlhp.data.views import decode_frames, encode_frames
 from drlhp.errors import PrefDBError
+from drlhp.runtime.snapshot import restored, state_of
 from pref_db import PrefDB, merge
 from tests.support import ROOT
 from tests.support.postgres import make_store
@@ -235,6 +240,25 @@ def test_pair_asked_the_other_way_round_means_the_same(db: PrefDB) -> None:
     assert rows[0].answered_at == 5.0
     assert_same(rows[1].comparison.a, first.a)
     assert db.read("SELECT preferred, shown_left FROM answer") == [(first.a.id, first.b.id)] * 2
+
+
+def test_it_is_known_which_of_many_pairs_were_asked_however_a_checkpoint_kept_them(
+    db: PrefDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "AT_ONCE", 2)  # the store gives them in several parts
+    pairs = [pair(seed) for seed in range(8)]
+    for one in pairs[:5]:
+        answer(db, one, Choice.A)
+    known, kept, of_earlier_versions, file = db.asked(), Asked(), Asked(), io.BytesIO()
+    for one in (pairs[5], pairs[0]):
+        known.add(one.id)
+    torch.save(state_of(known), file)
+    file.seek(0)
+    restored(kept, torch.load(file, weights_only=True))
+    restored(of_earlier_versions, sorted(one.id for one in pairs[:6]))
+    for found in (known, kept, of_earlier_versions):
+        assert [one.id in found for one in pairs] == 6 * [True] + 2 * [False]
+        assert len(found) == 6
 
 
 def test_undo_takes_back_the_newest_of_that_teacher_and_repeats(db: PrefDB) -> None:

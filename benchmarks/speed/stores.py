@@ -1,6 +1,6 @@
 """Measures the store in a file and in PostgreSQL side by side, on a server of its own that syncs to the disk.
 
-python -m benchmarks.speed.stores            # all three, to results/stores.json
+python -m benchmarks.speed.stores            # all four, to results/stores.json
 python -m benchmarks.speed.stores --quick    # a short trial, to runs/stores.json
 
 claim: milliseconds for one labeller to claim a pair and answer it, in turns on both stores.
@@ -8,6 +8,8 @@ people: simulated labellers who think for a while, half at each of two label ser
 an answer take, and whether an answer is lost or a pair is asked of two.
 long: how long the next question and the page's status take in a store of many labels in PostgreSQL, and how long, and
 how much memory, the trainer needs to begin with it.
+resumed: how long a whole command takes that resumes a run with so many labels in PostgreSQL for 100 more steps, and the
+memory of its largest process.
 
 The result says which targets were met (`targets`). They are meant for a machine that does nothing else.
 """
@@ -18,13 +20,17 @@ import contextlib
 import json
 import os
 import random
+import resource
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,6 +55,7 @@ from reward_predictor import PredictorConfig
 from tests.support.labelling import ENV_ID, STEPS, make_store, running, segment
 from tests.support.postgres import KINDS, PostgresServer
 
+MOVING_DOT = "MovingDotNoFrameskip-v0"
 TURNS = 10
 SETTINGS = {"repeat_share": "0", "overlap_share": "0"}
 
@@ -130,9 +137,7 @@ def _long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]
     segments = [segment(seed) for seed in range(21)]  # those of the questions are there
     with contextlib.closing(PrefDB.create(draft, ENV_ID, STEPS)) as db:
         db.add_segments(segments)
-        known = db.segment_ids()
-        pairs = ((known[i % 21], known[(i + 1 + i // 21) % 21]) for i in range(n_labels))
-        db.add_exported(_answer(i, a, b if b != a else known[(i + 2) % 21]) for i, (a, b) in enumerate(pairs))
+        _add_labels(db, n_labels)
         queue = LabelQueue(db)
         queue.submit([Comparison(segments[i], segments[j], flip=False) for i in range(6) for j in range(i)])
         queue.notices.set_setting("goal", str(2 * n_labels))
@@ -162,6 +167,46 @@ def _long(server: PostgresServer, folder: Path, n_labels: int) -> dict[str, Any]
         "next_median_ms": statistics.median(took),
         "status_ms": status_took,
     }
+
+
+def resumed(server: PostgresServer, folder: Path, *sizes: int) -> list[dict[str, Any]]:
+    """Seconds of a command that resumes a small run with so many labels, and the megabytes of its largest process."""
+    run, found = folder / "run", []
+    quiet = ("--synthetic_prefs", "--label_passes", "1", "--eval_interval_million_timesteps", "0")
+    labels = ("--n_initial_prefs", "20", "--max_prefs", "20", "--max_segs", "50")
+    begin = ("train_policy_with_preferences", MOVING_DOT, *quiet, *labels, "--run_name", "run", "--log_dir", folder)
+    _carry_out([*begin, "--million_timesteps", "0.001"])
+    for n_labels in sizes:
+        grown = shutil.copytree(run, folder / str(n_labels))
+        path, draft = grown / "prefs.db", folder / f"{n_labels}.db"
+        path.rename(draft)
+        with contextlib.closing(PrefDB.open(draft)) as db:
+            _add_labels(db, n_labels)
+        make(path, server.address(), draft)
+        config = json.loads((grown / "config.json").read_text())
+        config["config"]["store"] = path.read_text().strip()
+        (grown / "config.json").write_text(json.dumps(config))
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:  # of whose children the largest counts
+            words: list[str | Path] = ["--resume", grown, "--million_timesteps", "0.0011"]
+            seconds, megabytes = fresh.submit(_carry_out, words).result()
+        found.append({"labels": n_labels, "seconds": seconds, "largest_mb": megabytes})
+    return found
+
+
+def _carry_out(words: Sequence[str | Path]) -> tuple[float, float]:
+    """Carries out a command of run.py; returns its seconds, and the megabytes of the largest process waited for."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, ROOT / "run.py", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+
+
+def _add_labels(db: PrefDB, n: int) -> None:
+    """Adds so many labels of pairs of the segments that are there."""
+    known = db.segment_ids()
+    k = len(known)
+    pairs = ((known[i % k], known[(i + 1 + i // k % (k - 1)) % k]) for i in range(n))
+    db.add_exported(_answer(i, a, b) for i, (a, b) in enumerate(pairs))
 
 
 def _start(path: Path) -> tuple[float, float]:
@@ -203,6 +248,7 @@ def _answer(number: int, a: str, b: str) -> Answer:
 def met(found: dict[str, Any]) -> dict[str, bool]:
     """Whether each target was met."""
     people, fewest, most = found["people"], found["long"][0], found["long"][-1]
+    first, last = found["resumed"][0], found["resumed"][-1]
     grown = most["trainer_start_mb"] / fewest["trainer_start_mb"]
     return {
         "claim: at least 0.4 times as fast as in a file": found["claim"]["speed_of_file"] >= 0.4,
@@ -211,22 +257,28 @@ def met(found: dict[str, Any]) -> dict[str, bool]:
         "long: the next question within 20 ms": most["next_median_ms"] < 20,
         "long: the trainer begins within 10 s": most["trainer_start_seconds"] < 10,
         "long: with at most 1.5 times the memory that the fewest labels take": grown <= 1.5,
+        "resumed: the command within 10 s": last["seconds"] < 10,
+        "resumed: with at most 1.5 times the memory that the fewest labels take": (
+            last["largest_mb"] <= 1.5 * first["largest_mb"]
+        ),
     }
 
 
 def main(quick: bool = False) -> None:
-    """Measures all three.
+    """Measures all four.
 
     Args:
         quick: small numbers, and the result in runs/ rather than results/.
     """
     sizes: tuple[tuple[Any, ...], ...] = (
-        ((3,), (10, 30, 0.2), (1000, 4000)) if quick else ((20,), (200, 2000, 4.0), (10_000, 1_000_000))
+        ((3,), (10, 30, 0.2), (1000, 4000), (1000,))
+        if quick
+        else ((20,), (200, 2000, 4.0), (10_000, 1_000_000), (10_000, 1_000_000))
     )
     found: dict[str, Any] = {}
     server = PostgresServer(durable=True)
     try:
-        parts: dict[str, Callable[..., Any]] = {"claim": claim, "people": people, "long": long}
+        parts: dict[str, Callable[..., Any]] = {"claim": claim, "people": people, "long": long, "resumed": resumed}
         for (name, part), size in zip(parts.items(), sizes, strict=True):
             with tempfile.TemporaryDirectory(dir=ROOT) as folder:
                 found[name] = part(server, Path(folder), *size)

@@ -76,7 +76,7 @@ class StoredPairs:
     def __init__(self, db: PrefDB, seed: int) -> None:
         self.db, self.rng = db, np.random.default_rng(seed)
         self.ids = db.segment_ids()
-        self.asked = db.comparison_ids()
+        self.asked = db.asked()
 
     def next(self) -> Comparison | None:
         """Returns a pair that no labeller was asked about; None if there is none left."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from drlhp.data.asked import Asked
 from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Choice, Comparison
 from drlhp.data.segment import Segment
@@ -124,13 +125,13 @@ class OrderingQueries:
     """Chooses the comparisons that give segments their places; several segments are on their way at once.
 
     Args:
-        asked: ids of the comparisons that were asked before; those that are chosen are added.
+        asked: which comparisons were asked before; those that are chosen are added.
         limit: segments that the order holds.
     """
 
     KEPT = ("asked", "all_asked", "_open")
 
-    def __init__(self, db: PrefDB, asked: set[str], limit: int, rng: np.random.Generator) -> None:
+    def __init__(self, db: PrefDB, asked: Asked, limit: int, rng: np.random.Generator) -> None:
         self.db, self.asked, self.limit, self.rng = db, asked, limit, rng
         self.all_asked = False
         self._open: dict[str, str] = {}  # comparison id -> the segment that waits for its answer

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from drlhp.data.asked import Asked
 from drlhp.data.candidate import Candidate
 from drlhp.data.comparison import Comparison
 from drlhp.data.segment import Segment
@@ -161,8 +162,8 @@ def strategy_of(selection: QuerySelection, n_candidates: int, rng: np.random.Gen
 class Queries(Protocol):
     """Chooses the comparisons to ask."""
 
-    asked: set[str]
-    """Ids of the comparisons that were asked."""
+    asked: Asked
+    """Which comparisons were asked."""
     all_asked: bool
     """Nothing new could be asked of the pool the last time."""
 
@@ -185,12 +186,12 @@ class DrawnQueries:
     """Chooses comparisons by drawing pairs until one was not asked before.
 
     Args:
-        asked: ids of the comparisons that were asked before; those that are chosen are added.
+        asked: which comparisons were asked before; those that are chosen are added.
     """
 
     KEPT = ("asked", "all_asked", "strategy")
 
-    def __init__(self, asked: set[str], strategy: QueryStrategy, rng: np.random.Generator) -> None:
+    def __init__(self, asked: Asked, strategy: QueryStrategy, rng: np.random.Generator) -> None:
         self.asked, self.strategy, self.rng = asked, strategy, rng
         self.all_asked = False
 

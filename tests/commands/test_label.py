@@ -126,7 +126,7 @@ def test_a_run_that_comes_back_asks_itself_again(tmp_path: Path, monkeypatch: py
         gatherer, asked = teacher_of(db, "oracle"), list[int]()
 
         def run_goes_on() -> bool:
-            asked.append(len(db.comparison_ids()))
+            asked.append(len(db.asked()))
             return 10 <= len(asked) < 20
 
         label.label(db, gatherer, LabelConfig("run"), run_goes_on=run_goes_on)

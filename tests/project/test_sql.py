@@ -12,6 +12,7 @@ from tests.support import ROOT
 
 THE_STORES_OWN = {
     "pref_db.py",
+    "drlhp/data/asked.py",
     "drlhp/data/counts.py",
     "drlhp/data/damage.py",
     "drlhp/data/postgres.py",

@@ -237,8 +237,8 @@ def test_segments_that_are_too_old_are_given_up_on_their_way(ring: Ring) -> None
     db.add_answer(Comparison(pool[1], pool[0], flip=False), Choice.A, teacher="t")
     db.add_answer(Comparison(pool[2], pool[1], flip=False), Choice.A, teacher="t")
     db.add_answer(Comparison(old, pool[2], flip=False), Choice.B, teacher="t")
-    made = OrderingQueries(db, db.comparison_ids(), 100, np.random.default_rng(0))
+    made = OrderingQueries(db, db.asked(), 100, np.random.default_rng(0))
     assert {pair.a.seed for pair in made.choose([*map(Candidate, pool)], (), 10, oldest=10)} == {4, 5}
-    made = OrderingQueries(db, db.comparison_ids(), 100, np.random.default_rng(0))
+    made = OrderingQueries(db, db.asked(), 100, np.random.default_rng(0))
     assert {pair.a.seed for pair in made.choose([*map(Candidate, pool)], (), 10)} == {0, 4, 5}
     db.close()
