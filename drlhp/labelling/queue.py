@@ -24,6 +24,7 @@ QUERY_COLUMNS = "comparison_id, kind, need, priority, reason, policy_step, state
 # Ends a condition that holds for nearly all rows: PostgreSQL then tries it on one row after the other, in the order in
 # which they are asked, and does not join all of them first.
 AT_ONCE = "LIMIT 1 OFFSET 0"
+COUNTED_EVERY = 20  # claims, after which the labels since then are remembered and not counted again each time
 ACTIVE_SECONDS = 600.0  # a labeller who answered since then counts as active
 
 
@@ -45,7 +46,7 @@ class LabelQueue:
 
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
-        self._has_counted = False
+        self._n_claims = 0
         self.leases, self.answers, self.notices = Leases(db, clock), AnswerLog(db, clock), Notices(db, clock)
 
     @repeated
@@ -98,9 +99,9 @@ class LabelQueue:
         there is a goal, no more pairs are leased than labels are missing to it.
         """
         check_labeller(labeller)
-        if not self._has_counted:
-            self.db.n_labels()  # counts all that there are: in a transaction, which may be undone, none are remembered
-            self._has_counted = True
+        if self._n_claims % COUNTED_EVERY == 0:
+            self.db.n_labels()  # in a transaction, which may be undone, none of those counted are remembered
+        self._n_claims += 1
         with self.db.transaction() as db:
             self.leases.close_expired()
             seconds = self.leases.seconds_for(labeller)
