@@ -44,8 +44,6 @@ SETTINGS = {
     # then it takes a new table for an empty one, and would rather read it whole, a thousand times for one question.
     # What is ruled out so and done all the same is taken for so dear that it would be compiled, in half a second.
     **{"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"},
-    # So a plan depends on no value, and is made once for each statement rather than each time.
-    **{"plan_cache_mode": "force_generic_plan"},
 }
 # A connection that ends without a word, as when a cable is pulled, is noticed within these seconds.
 NETWORK: dict[str, Any] = {
