@@ -438,8 +438,10 @@ def test_pictures_that_nobody_has_read_leave_no_thread_behind(tmp_path: Path) ->
         return {thread.name for thread in threading.enumerate()}, len(os.listdir("/proc/self/fd"))
 
     opened()  # what Python keeps from the first time on is no leak
-    before = opened()
-    assert opened() == before
+    threads, files = opened()
+    threads_after, files_after = opened()
+    # There may be fewer: what an earlier test has left is collected some time.
+    assert threads_after <= threads and files_after <= files
 
 
 def test_the_newest_folder_that_has_preferences_counts_wherever_the_program_has_gone(
