@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 
 from drlhp.data.store import Store
-from drlhp.runtime.snapshot import restore_kept
+from drlhp.runtime.snapshot import state_of, value_of
 
-DIGITS = 16  # of an id, which are 64 bits: a billion ids share none by chance
-AT_ONCE = 50_000  # ids in one answer of the store
+BEGINNING = 16  # characters of an id, which are 64 bits of a hash: a billion ids share none by chance
+IDS_AT_ONCE = 50_000  # in one answer of the store
 
 
 class Asked:
     """The ids of comparisons: of those that a store had at first only the beginnings, in order; since then whole."""
 
-    KEPT = ("before", "since")
-
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        """Takes beginnings of ids, or whole ones."""
-        self.before = np.sort(np.fromiter((int(id[:DIGITS], 16) for id in ids), np.uint64))
+        self.before = np.sort(np.fromiter(map(_beginning, ids), f"S{BEGINNING}"))
         self.since = set[str]()
 
     @classmethod
@@ -30,7 +27,7 @@ class Asked:
 
         def ids() -> Iterable[str]:
             last = ""
-            more = f"SELECT id FROM comparison WHERE id > ? ORDER BY id LIMIT {AT_ONCE}"
+            more = f"SELECT id FROM comparison WHERE id > ? ORDER BY id LIMIT {IDS_AT_ONCE}"
             while rows := store.read(more, (last,)):
                 yield from (row[0] for row in rows)
                 last = rows[-1][0]
@@ -40,7 +37,7 @@ class Asked:
     def __contains__(self, id: str) -> bool:
         if id in self.since:
             return True
-        beginning = np.uint64(int(id[:DIGITS], 16))
+        beginning = np.array(_beginning(id), self.before.dtype)
         place = np.searchsorted(self.before, beginning)
         return bool(place < len(self.before) and self.before[place] == beginning)
 
@@ -52,9 +49,18 @@ class Asked:
         if id not in self:
             self.since.add(id)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint."""
+        return {"before": state_of(self.before.tobytes()), "since": sorted(self.since)}
+
     def restore(self, state: dict[str, Any] | list[str]) -> None:
         """Goes back to that moment; earlier versions kept a list of ids."""
         if isinstance(state, list):
             self.before, self.since = Asked(state).before, set()
         else:
-            restore_kept(self, state)
+            self.before = np.frombuffer(value_of(state["before"]), self.before.dtype)
+            self.since = set(state["since"])
+
+
+def _beginning(id: str) -> bytes:
+    return id.encode()[:BEGINNING]

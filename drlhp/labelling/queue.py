@@ -8,6 +8,7 @@ Times are unix seconds (UTC).
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ class LabelQueue:
 
     def _to_overlap(self, labeller: str, comparison_id: str, share: float) -> bool:
         """Returns whether to ask a second person: the pair's id decides, if another person labels too."""
-        if int(comparison_id[:8], 16) >= share * 2**32:
+        if zlib.crc32(comparison_id.encode()) >= share * 2**32:
             return False
         return self.answers.since(self.clock() - ACTIVE_SECONDS, not_by=labeller)
 
