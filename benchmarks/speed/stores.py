@@ -49,14 +49,15 @@ from drlhp.label_server.status import status
 from drlhp.labelling.answers import Submission
 from drlhp.labelling.queue import LabelQueue
 from drlhp.runtime.machine import machine
+from drlhp.runtime.run_files import PROGRESS
 from drlhp.runtime.turns import StopFlag
 from drlhp.training.labels import LabelSet
+from envs.registry import MOVING_DOT_ID
 from pref_db import PrefDB
 from reward_predictor import PredictorConfig
 from tests.support.labelling import ENV_ID, STEPS, make_store, running, segment
 from tests.support.postgres import KINDS, PostgresServer
 
-MOVING_DOT = "MovingDotNoFrameskip-v0"
 TURNS = 10
 SETTINGS = {"repeat_share": "0", "overlap_share": "0"}
 
@@ -175,8 +176,8 @@ def resumed(server: PostgresServer, folder: Path, *sizes: int) -> list[dict[str,
     run, found = folder / "run", []
     quiet = ("--synthetic_prefs", "--label_passes", "1", "--eval_interval_million_timesteps", "0")
     labels = ("--n_initial_prefs", "20", "--max_prefs", "20", "--max_segs", "50")
-    begin = ("train_policy_with_preferences", MOVING_DOT, *quiet, *labels, "--run_name", "run", "--log_dir", folder)
-    _carry_out([*begin, "--million_timesteps", "0.001"], run / "progress.csv")
+    begin = ("train_policy_with_preferences", MOVING_DOT_ID, *quiet, *labels, "--run_name", "run", "--log_dir", folder)
+    _carry_out([*begin, "--million_timesteps", "0.001"], run)
     for n_labels in sizes:
         grown = shutil.copytree(run, folder / str(n_labels))
         path, draft = grown / "prefs.db", folder / f"{n_labels}.db"
@@ -189,28 +190,26 @@ def resumed(server: PostgresServer, folder: Path, *sizes: int) -> list[dict[str,
         (grown / "config.json").write_text(json.dumps(config))
         with ProcessPoolExecutor(1, get_context("spawn")) as fresh:  # of whose children the largest counts
             words: list[str | Path] = ["--resume", grown, "--million_timesteps", "0.0011"]
-            seconds, megabytes = fresh.submit(_carry_out, words, grown / "progress.csv").result()
+            seconds, megabytes = fresh.submit(_carry_out, words, grown).result()
         found.append({"labels": n_labels, "seconds": seconds, "largest_mb": megabytes})
     return found
 
 
-def _carry_out(words: Sequence[str | Path], progress: Path) -> tuple[float, float]:
-    """Carries out a command of run.py; returns the seconds until a file of its has grown, and its megabytes of memory.
+def _carry_out(words: Sequence[str | Path], run: Path) -> tuple[float, float]:
+    """Carries out a command of run.py on a run folder.
 
-    These are of the largest process that this one ever waited for.
+    Returns:
+        The seconds until progress.csv has a new row, and the most megabytes of memory that any child of this process
+        had so far.
     """
-    start, seconds, before = time.perf_counter(), math.nan, _size(progress)
+    start, seconds, before = time.perf_counter(), math.nan, len(PROGRESS.read(run))
     with subprocess.Popen([sys.executable, ROOT / "run.py", *words], stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            if math.isnan(seconds) and _size(progress) > before:
+            if math.isnan(seconds) and len(PROGRESS.read(run)) > before:
                 seconds = time.perf_counter() - start
             time.sleep(0.01)
     assert process.returncode == 0, words
     return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _add_labels(db: PrefDB, n: int) -> None:
