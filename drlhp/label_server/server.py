@@ -26,6 +26,7 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 NEXT_PORTS = 100  # ports after the default one that are tried, if it is taken
 FOLDER = "web"  # This folder in the run folder holds the token, the address, the clips and the last episode.
 MAX_CONNECTIONS = 200
+KILLED_SECONDS = 1.0  # until a process that was killed has ended
 CLOSE_SECONDS = 3
 # How long a thread that draws clips may keep the interpreter from the thread that answers requests. A request waits for
 # it after each of its dozen SQL statements. With Python's default of 5 ms, that was half of a request's time.
@@ -143,7 +144,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait(2 * CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        # No longer than this: after a Ctrl-C amid `poll`, which leaves its lock taken, Popen hears of no end any more.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_SECONDS)
     assert process.stdin is not None
     process.stdin.close()
 

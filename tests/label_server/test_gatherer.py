@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import av
@@ -23,7 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from drlhp.cli.label import LabelConfig
 from drlhp.data.views import encode_frames
 from drlhp.errors import UserError
-from drlhp.label_server import Address
+from drlhp.label_server import Address, server
 from drlhp.label_server.config import PageConfig
 from drlhp.label_server.gatherer import EpisodeFile, WebGatherer
 from drlhp.label_server.server import DEFAULT_PORT, NEXT_PORTS, PROCESS, listen
@@ -230,6 +231,27 @@ def test_stored_pairs_are_labelled_in_the_browser(tmp_path: Path, flags: tuple[s
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == status
     assert "3 more than at the start. Train on them with --load_prefs_dir" in output, output
+
+
+def test_a_ctrl_c_amid_a_look_at_the_servers_process_does_not_let_its_end_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c(frame: FrameType, event: str, what: Any) -> None:
+        if (frame.f_code.co_name, event, getattr(what, "__name__", "")) == ("_internal_poll", "c_return", "acquire"):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "CLOSE_SECONDS", 0.5)  # a second of patience in all
+    with closing(PrefDB.open(make_store(tmp_path, 1))) as db:
+        page = WebGatherer(db, tmp_path, PageConfig(web_port=0))
+        with pytest.raises(KeyboardInterrupt):
+            sys.setprofile(ctrl_c)
+            page.drain()
+        page.close()
+    process: Any = page.server.process
+    assert not alive(process.pid)
+    process._waitpid_lock.release()  # so that Python can take note of the end
+    process.wait()
 
 
 def test_a_page_beside_a_run_leaves_the_runs_settings_and_words(tmp_path: Path) -> None:
