@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from a2c.config import PolicyConfig
 from a2c.crew import Cluster
 from a2c.follower import start_crew
 from a2c.worker import PolicyWorker, WorkerSpec
+from drlhp.errors import UserError
 from drlhp.runtime.channels import Channels, drain
 from drlhp.runtime.leash import descendants
 from drlhp.runtime.processes import Children
@@ -185,6 +187,18 @@ def test_a_run_that_is_stopped_leaves_no_actor(tmp_path: Path, connecting: RayCl
             output, _ = process.communicate(timeout=DEADLINE)
         assert process.returncode == status and "Traceback" not in output
         wait_until(lambda: not actors_of(connecting))
+
+
+def test_an_actor_that_ends_before_it_returned_a_rollout_ends_the_run_and_is_not_replaced(
+    tmp_path: Path, connecting: RayCluster
+) -> None:
+    config = PolicyConfig("ppo", n_envs=2, n_steps=32, eval_interval_million_timesteps=0)
+    told = r"actor [01] of 2 has died before it returned a rollout .* fewer --n_envs"
+    with working(tmp_path, config, "tests.support.faulty:Leave-v0", True) as worker, pytest.raises(UserError) as found:
+        worker.step()
+    assert re.match(told, str(found.value)), found.value
+    assert "\n" not in str(found.value), "one sentence"
+    wait_until(lambda: not actors_of(connecting))
 
 
 @pytest.mark.parametrize(
