@@ -65,7 +65,8 @@ test-packages:
 	@echo $(TEST_PACKAGES)
 
 # The stamp is written last and lives in .venv, which is always built anew: an interrupted set-up is never taken
-# for a finished one. PIP_CONSTRAINT is relative because pip splits it at spaces, which a folder's name may hold.
+# for a finished one. PIP_CONSTRAINT is relative because pip splits it at spaces, which a folder's name may hold. pip
+# would compile 23,000 files, which takes as long as all else; Python compiles those that it imports, once.
 $(READY): Pipfile constraints.txt
 	@set -e; \
 	python=; \
@@ -87,7 +88,7 @@ $(READY): Pipfile constraints.txt
 	rm -rf .venv .tools; mkdir .tools; \
 	run $$python -m venv .tools; \
 	run $$python -m venv .venv; \
-	export PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	export PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_COMPILE=0; \
 	export PIPENV_VENV_IN_PROJECT=1 PIPENV_IGNORE_VIRTUALENVS=1 PIPENV_NOSPIN=1; \
 	echo "[2/3] Installing pipenv $(PIPENV_VERSION) in .tools (about 10 seconds)"; \
 	run .tools/bin/python -m pip install pipenv==$(PIPENV_VERSION); \
