@@ -66,7 +66,7 @@ test-packages:
 
 # The stamp is written last and lives in .venv, which is always built anew: an interrupted set-up is never taken
 # for a finished one. PIP_CONSTRAINT is relative because pip splits it at spaces, which a folder's name may hold. pip
-# would compile 23,000 files, which takes as long as all else; Python compiles those that it imports, once.
+# would compile 23,000 files, which takes as long as all else: those that every run imports are enough.
 $(READY): Pipfile constraints.txt
 	@set -e; \
 	python=; \
@@ -94,4 +94,5 @@ $(READY): Pipfile constraints.txt
 	run .tools/bin/python -m pip install pipenv==$(PIPENV_VERSION); \
 	echo "[3/3] Installing the Pipfile's packages in .venv (1 to 10 minutes: PyTorch is large; log: $(LOG))"; \
 	run .tools/bin/python -m pipenv install --dev --skip-lock; \
+	run $(VENV_PYTHON) -c 'import run, torch.utils.tensorboard, matplotlib.figure'; \
 	touch $(READY)
