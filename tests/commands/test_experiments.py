@@ -33,7 +33,7 @@ TINY = Experiment(
     "a trial",
     (
         *("train_policy_with_original_rewards", "CartPole-v1", "--n_envs", "1", "--eval_episodes", "1"),
-        *("--million_timesteps", "0.001", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
+        *("--million_timesteps", "0.0001", "--n_steps", "25", "--policy_ckpt_interval", "2", SYNC, *BRIEF_PPO),
     ),
 )
 

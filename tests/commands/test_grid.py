@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.experiments import EXPERIMENTS, Experiment
+from commands.experiments import EXPERIMENTS
 from commands.flags import parse
 from commands.grid import read_grid
 from commands.reproduce import Plan
@@ -92,8 +92,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_sweep_is_carried_out_here_and_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quicken(monkeypatch)
-    brief = Experiment(TINY.title, (*TINY.command, "--million_timesteps", "0.0004"))
-    monkeypatch.setitem(EXPERIMENTS, "trial", brief)
+    monkeypatch.setitem(EXPERIMENTS, "trial", TINY)
     file = grid(tmp_path, "gamma: [0.5, 0.9]")
     words = ("reproduce", "trial", "--seeds", "1", "--grid", str(file), "--log_dir", str(tmp_path / "runs"))
     assert "a trial: 1 seed for each of 2 settings" in here(None, *words).stdout

@@ -25,10 +25,10 @@ from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, here, refused
 # With this seed some of the few labels are held out.
 PREFERENCES = (
     *("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, "--log_interval", "2", "--seed", "1"),
-    *("--million_timesteps", "0.0004", "--eval_episodes", "1"),
+    *("--million_timesteps", "0.0002", "--eval_episodes", "1"),
 )
 REWARDS = ("train_policy_with_original_rewards", DOT, SYNC, "--n_envs", "2", *UNEVALUATED)
-LONGER = ("--million_timesteps", "0.0006")
+LONGER = ("--million_timesteps", "0.0003", *UNEVALUATED)
 WANDB_HEADER, BLOCK, PIECE = 7, 2**15, struct.Struct("<IHB")  # of its files, which are logs like LevelDB's
 
 
