@@ -86,7 +86,7 @@ def wait_until(condition: Callable[[], Any], log_dir: Path, process: subprocess.
     while not condition():
         assert process is None or process.poll() is None, output(log_dir)
         assert time.monotonic() < deadline, output(log_dir)
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def output(log_dir: Path) -> str:
@@ -120,9 +120,14 @@ def evaluations(folder: Path) -> list[dict[str, str]]:
 
 
 def rows_to_checkpoint(folder: Path) -> list[dict[str, str]]:
-    """What the run has noted until its newest checkpoint, with the time of each row."""
-    newest = policy_steps(folder)
-    return [row for row in progress(folder) if float(row["steps"]) <= newest]
+    """What the run has noted until the newest checkpoint after which it went on, with the time of each row.
+
+    Beside a checkpoint it writes all else of its state, without which it goes on from an earlier one.
+    """
+    rows = progress(folder)
+    saved = [int(path.stem.split("-")[1]) for path in (folder / "policy").glob("step-*.pt")]
+    newest = max(steps for steps in saved if steps < float(rows[-1]["steps"]))
+    return [row for row in rows if float(row["steps"]) <= newest]
 
 
 @pytest.mark.slow
@@ -163,6 +168,7 @@ def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
         for name in lost:  # each has a checkpoint of this start
             before = stopped_at[places.index(log_dir / name)]
             wait_until(lambda: policy_steps(log_dir / name) > before, log_dir, process)  # noqa: B023
+            wait_until(lambda: float(rows_to_checkpoint(log_dir / name)[-1]["steps"]) > before, log_dir, process)  # noqa: B023
         kept = {name: rows_to_checkpoint(log_dir / name) for name in lost}
         os.kill(other, signal.SIGKILL)
         end = time.monotonic() + 10
