@@ -225,11 +225,13 @@ def test_a_body_that_lies_there_begins_anew(
     )
     with leader(tmp_path, config, 2, "Walker") as worker:
         ends = list[np.ndarray]()
-        for _ in range(24 if first_episode_steps else 35):
+        for _ in range(24 if first_episode_steps else 22):  # in which one episode of the whole length ends
             worker.step()
             ends.append(worker.runner.rollout.truncated.copy())
-    lengths = [np.diff(np.flatnonzero(column)) - 1 for column in np.concatenate(ends).T]
-    longest_of_each = [length.max() for length in lengths if len(length)]
+            lengths = [np.diff(np.flatnonzero(column)) - 1 for column in np.concatenate(ends).T]
+            longest_of_each = [length.max() for length in lengths if len(length)]
+            if first_episode_steps and len(longest_of_each) == 4 and max(longest_of_each) > shortest:
+                break
     if first_episode_steps:
         assert len(longest_of_each) == 4
         assert shortest - 5 <= min(length.min() for length in lengths) <= shortest < max(longest_of_each)
@@ -277,11 +279,11 @@ def learns(folder: Path) -> bool:
     return any(float(row["steps"] or 0) > 0 for row in progress(folder))
 
 
-@pytest.mark.parametrize(("name", "env_id"), [("a2c", PONG), ("a2c 2", "Reacher")])
+@pytest.mark.parametrize(("name", "env_id"), [("a2c", DOT), ("a2c 2", "Reacher")])
 def test_a_run_whose_crew_loses_one_ends_with_his_name_and_a_checkpoint(name: str, env_id: str, tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    flags = ("--n_envs", "8", "--n_steps", "8", *UNEVALUATED, "--run_name", "a")
-    with started(tmp_path, "train_policy_with_original_rewards", env_id, *flags) as process:
+    flags = ("--n_envs", "8", "--n_steps", "8", "--policy_network", "nature", *BRIEF_PPO, *UNEVALUATED)
+    with started(tmp_path, "train_policy_with_original_rewards", env_id, *flags, "--run_name", "a") as process:
         wait_for(lambda: (folder / "progress.csv").exists() and learns(folder), process)
         parts = children(process.pid)
         if "a2c 2" not in parts:

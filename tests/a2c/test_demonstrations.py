@@ -113,14 +113,15 @@ def test_a_pipe_in_place_of_a_recording_is_not_waited_for(tmp_path: Path) -> Non
         Demonstrations.load(tmp_path, env_info(PENDULUM))
 
 
-@pytest.mark.parametrize(("env_id", "episodes", "least"), [(CARTPOLE, 4, 0.9), (DOT, 8, 0.75)])
+@pytest.mark.parametrize(("env_id", "episodes", "least"), [(CARTPOLE, 4, 0.9), (DOT, 3, 0.75)])
 def test_a_clone_does_what_was_recorded_in_episodes_that_it_has_not_seen(
     env_id: str, episodes: int, least: float
 ) -> None:
     """Chance is a half on CartPole and a fifth on the moving dot; no action is right much more often."""
     policy = new_policy(env_id)
     critic = policy.critic.weight.clone()
-    clone(policy, recorded(env_id, episodes)[0], seed=0, normalise_pixels=True)
+    # With few epochs it does that already, which are much fewer than it takes to learn no more.
+    clone(policy, recorded(env_id, episodes)[0], seed=0, normalise_pixels=True, report=lambda epoch, _: epoch < 15)
     unseen, _ = recorded(env_id, 3, seed=77)
     actions = policy.act(unseen.observations(np.arange(len(unseen))), None)[0]
     assert np.bincount(unseen.actions).max() / len(unseen) < 0.6
