@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import show_prefs
 from commands.environments import lend_environments
 from commands.flags import parse
 from drlhp.cli.program import Program
@@ -16,7 +17,7 @@ from drlhp.cli.runs import find_run, runs_in
 from drlhp.errors import UserError
 from drlhp.wrapper.settings import Settings
 from pref_db import PrefDB
-from tests.support.commands import DOT, here, policy_steps
+from tests.support.commands import DOT, UNEVALUATED, here, policy_steps
 
 pytestmark = pytest.mark.xdist_group("named_runs")  # what they share is made once
 
@@ -29,9 +30,11 @@ def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "runs"
 
 
-def test_every_command_that_takes_a_run_finds_it_by_its_name(runs: Path) -> None:
-    here(None, "--resume", "dot", "--million_timesteps", "0.0008")
-    assert policy_steps(runs / "dot") >= 800
+@pytest.mark.usefixtures("short_episodes")
+def test_every_command_that_takes_a_run_finds_it_by_its_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show_prefs, "MAX_FILMED_PAIRS", 2)
+    here(None, "--resume", "dot", "--million_timesteps", "0.0007", *UNEVALUATED)
+    assert policy_steps(runs / "dot") >= 700
     watched = here(None, "watch", "dot", "--beside", "dot", "--output", "pair.mp4").stdout
     assert "policy of runs/dot/policy/" in watched and "left" in watched
     assert "Report: runs/dot/report/report.html" in here(None, "report", "dot").stdout

@@ -12,7 +12,7 @@ import pytest
 
 from commands.run_folder import RunFolder
 from pref_db import PrefDB
-from tests.support.commands import DOT, SYNC, TINY, answers, here, refused
+from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, answers, here, refused
 
 pytestmark = pytest.mark.xdist_group("restore")  # what they share is made once
 
@@ -29,8 +29,8 @@ def change(store: Path, statement: str) -> None:
         raw.commit()
 
 
-def resume(run: Path) -> None:
-    here(None, "--resume", str(run), "--million_timesteps", "0.0007")
+def resume(run: Path) -> str:
+    return here(None, "--resume", str(run), "--million_timesteps", "0.0007", *UNEVALUATED).stdout
 
 
 def test_a_good_copy_beside_an_old_log_of_writes_is_restored(run: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_one_damaged_segment_costs_its_own_answers_alone(run: Path, tmp_path: Pa
 
 def test_a_run_goes_on_without_the_labels_of_a_damaged_segment(run: Path) -> None:
     change(run / "prefs.db", "UPDATE segment SET arrays = x'00' WHERE number = 3")
-    printed = here(None, "--resume", str(run), "--million_timesteps", "0.0007").stdout
+    printed = resume(run)
     assert "is left out, because one of its clips is damaged" in printed and "Finished" in printed
 
 

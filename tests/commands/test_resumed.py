@@ -21,7 +21,7 @@ from tests.support.commands import DOT, SYNC, TINY, UNEVALUATED, answers, here, 
 
 STEPS = env_info(DOT).segment_length
 BRIEF = ("--million_timesteps", "0.0004", *UNEVALUATED)
-LONGER = ("--million_timesteps", "0.0008")
+LONGER = ("--million_timesteps", "0.0008", *UNEVALUATED)
 
 
 pytestmark = pytest.mark.xdist_group("resumed")  # what they share is made once

@@ -123,6 +123,7 @@ def test_what_is_pushed_names_no_path_and_no_machine(finished: Path, tmp_path: P
     assert told["config"]["prefs"]["max_prefs"] == record["config"]["prefs"]["max_prefs"]
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_a_loaded_folder_is_watched_reported_and_trained_from(shared: Path, tmp_path: Path) -> None:
     printed = here(None, "load", str(shared), "--output", str(tmp_path / "b")).stdout
     assert f"Loaded a policy and a reward predictor of {DOT}" in printed and f"run.py watch {tmp_path / 'b'}" in printed
@@ -131,7 +132,7 @@ def test_a_loaded_folder_is_watched_reported_and_trained_from(shared: Path, tmp_
     assert "predicted" in watched and (tmp_path / "film.mp4").stat().st_size
     here(None, "report", str(tmp_path / "b"), "--output", str(tmp_path / "report"))
     flags = ("--load_policy_ckpt_dir", str(tmp_path / "b"), "--load_reward_predictor_ckpt_dir", str(tmp_path / "b"))
-    small = ("--n_envs", "4", "--million_timesteps", "0.0004", *UNEVALUATED)
+    small = ("--n_envs", "4", "--million_timesteps", "0.0001", *UNEVALUATED)
     here(tmp_path, "train_policy_with_preferences", DOT, "--run_name", "c", *small, *flags, SYNC)
     assert policy_steps(tmp_path / "c")
     assert "was loaded from" in refused("--resume", str(tmp_path / "b"))

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from a2c.demonstrations import Demonstrations
-from commands import watch
+from commands import show_prefs, watch
 from commands.show_prefs import show_prefs_command
 from drlhp import pictures as video
 from drlhp.data.comparison import Choice, Comparison
@@ -69,20 +69,23 @@ def near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("headless")
-def test_an_episode_becomes_a_video_with_its_predicted_reward(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_episode_becomes_a_video_with_its_predicted_reward(
+    dot: Path, short_episodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One that overwrites no other, and says what it shows; and a checkpoint finds its run."""
     (dot / "watch.mp4").write_bytes(b"kept")
     (dot / "watch-2.mp4").write_bytes(b"kept")
     watch.watch_command([str(checkpoint.find(dot, "policy")), "--seed", "7"])
     assert (dot / "watch.mp4").read_bytes() == (dot / "watch-2.mp4").read_bytes() == b"kept"
     frames = read_video(dot / "watch-3.mp4")
-    assert len(frames) == EPISODE_STEPS and frames[0].shape == (420 + video.PLOT_HEIGHT + LINES_HEIGHT, 320, 3)
+    assert len(frames) == short_episodes and frames[0].shape == (420 + video.PLOT_HEIGHT + LINES_HEIGHT, 320, 3)
     assert near(frames[0][:420], (255, 255, 255)).sum() > 20  # the dot
-    curve = [near(frames[i][420:-LINES_HEIGHT], video.BAR).any(axis=0).sum() for i in (20, 80, 150)]
+    curve = [near(frames[i][420:-LINES_HEIGHT], video.BAR).any(axis=0).sum() for i in (10, 30, 50)]
     assert curve[0] < curve[1] < curve[2]  # grows as it plays
     printed = capsys.readouterr().out
     assert "No window can be opened here" in printed and "watch-3.mp4" in printed
-    line = r"Episode 1: 250 steps, true reward (-?\d+), predicted reward (-?\d+\.\d\d), correlation [+-]\d\.\d\d"
+    line = rf"Episode 1: {short_episodes} steps, true reward (-?\d+), predicted reward (-?\d+\.\d\d), "
+    line += r"correlation [+-]\d\.\d\d"
     found = re.search(line, printed)
     assert found is not None
     assert_lines(frames, 7, 1, f"reward so far: true {found[1]}, predicted {float(found[2]):g}")
@@ -101,8 +104,8 @@ def shown_as_lines(width: int, *lines: str) -> np.ndarray:
 
 def assert_lines(frames: list[np.ndarray], seed: int, n_episodes: int, rewards: str) -> None:
     """A film says the task, the seed, the step, and the rewards, in every frame."""
-    width, last = frames[0].shape[1], f"episode {n_episodes}/{n_episodes}  ·  step {EPISODE_STEPS}"
-    for i, step, last_line in ((99, f"episode 1/{n_episodes}  ·  step 100", None), (-1, last, rewards)):
+    width, last = frames[0].shape[1], f"episode {n_episodes}/{n_episodes}  ·  step {len(frames) // n_episodes}"
+    for i, step, last_line in ((39, f"episode 1/{n_episodes}  ·  step 40", None), (-1, last, rewards)):
         expected = shown_as_lines(width, f"{MOVING_DOT}  ·  seed {seed}", step, last_line or "")
         shown = lines_of(frames[i], len(expected))
         n_rows = len(expected) if last_line else len(expected) * 5 // 8  # not yet the rewards, of which none is printed
@@ -116,7 +119,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     code = """
         import os, sys
         from pathlib import Path
-        from commands import watch
+        from commands import show_prefs, watch
         if os.getuid() == 0:
             os.setgid(65534)
             os.setuid(65534)
@@ -170,19 +173,19 @@ def test_ctrl_c_ends_a_recording_and_keeps_the_whole_episodes(dot: Path, tmp_pat
 
 @pytest.mark.usefixtures("headless")
 def test_a_run_without_a_predictor_is_watched_without_a_plot(
-    dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dot: Path, short_episodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(dot / "reward_predictor")
     watch.watch_command([str(dot / "policy"), "--episodes", "2", "--output", str(tmp_path / "dot.mp4")])
     printed = capsys.readouterr().out
     assert "has no reward predictor, so none is drawn" in printed and "predicted reward" not in printed
-    assert re.findall(r"Episode (\d): (\d+) steps", printed) == [("1", "250"), ("2", "250")]
+    assert re.findall(r"Episode (\d): (\d+) steps", printed) == [("1", str(short_episodes)), ("2", str(short_episodes))]
     frames = read_video(tmp_path / "dot.mp4")
-    assert len(frames) == 2 * EPISODE_STEPS and frames[0].shape == (420 + LINES_HEIGHT, 320, 3)
+    assert len(frames) == 2 * short_episodes and frames[0].shape == (420 + LINES_HEIGHT, 320, 3)
 
 
 def test_two_agents_play_side_by_side_from_the_same_starts(
-    dot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dot: Path, short_episodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither with predicted rewards, which one of them could not have."""
     other = tmp_path / "other"
@@ -191,11 +194,11 @@ def test_two_agents_play_side_by_side_from_the_same_starts(
     flags = ["--episodes", "2", "--deterministic", "--seed", "7", "--output", str(film)]
     watch.watch_command([str(dot), "--beside", str(other), *flags])
     printed = capsys.readouterr().out
-    episodes = re.findall(r"Episode (\d), (left|right): 250 steps, true reward (-?\d+)", printed)
+    episodes = re.findall(rf"Episode (\d), (left|right): {short_episodes} steps, true reward (-?\d+)", printed)
     assert [episode[:2] for episode in episodes] == [("1", "left"), ("1", "right"), ("2", "left"), ("2", "right")]
     assert episodes[0][2] == episodes[1][2] and "predict" not in printed
     frames = read_video(film)
-    assert len(frames) == 2 * EPISODE_STEPS
+    assert len(frames) == 2 * short_episodes
     middle = frames[0].shape[1] // 2
     dots = [near(side[:400], (255, 255, 255)).sum() for side in (frames[0][:, :middle], frames[0][:, middle:])]
     assert min(dots) > 20
@@ -297,7 +300,12 @@ def test_flags_that_cannot_work_are_refused_before_anything_is_played(
 
 
 @pytest.mark.usefixtures("headless")
-def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answers_become_a_video_and_a_table(
+    dot: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are in the table; the newest ones are filmed."""
+    n_filmed = 6
+    monkeypatch.setattr(show_prefs, "MAX_FILMED_PAIRS", n_filmed)
     show_prefs_command([str(dot / "prefs.db")])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if re.match(r" +\d+  oracle ", line)]
@@ -306,8 +314,8 @@ def test_the_answers_become_a_video_and_a_table(dot: Path, capsys: pytest.Captur
         left, right = float(row[-4]), float(row[-3])
         assert row[2] == ("left" if left > right else "right" if right > left else "equal")
     frames, steps = read_video(dot / "show_prefs.mp4"), env_info(MOVING_DOT).segment_length
-    assert len(frames) == N_LABELS * (steps + 8) and frames[0].shape == (480, 720, 3)
-    for row, frame in zip(rows, frames[:: steps + 8], strict=True):
+    assert len(frames) == n_filmed * (steps + 8) and frames[0].shape == (480, 720, 3)
+    for row, frame in zip(rows[-n_filmed:], frames[:: steps + 8], strict=True):
         framed = near(frame, video.CHOSEN)
         assert framed[:, :360].any() == (row[2] in ("left", "equal"))
         assert framed[:, 360:].any() == (row[2] in ("right", "equal"))
