@@ -53,7 +53,7 @@ from tests.support.commands import (
     wait_for,
     without_waits,
 )
-from tests.support.preloaded import PreloadedPopen
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 
 def test_each_mode_is_a_ring_that_ends_with_one_of_its_parts() -> None:
@@ -85,7 +85,8 @@ def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
     queries = ("--ensemble_size", "2", "--query_selection", "disagreement", "--disagreement_bonus", "0.1")
     n_steps, brief = 1000, ["--log_interval", "1"]
     if env_id == PONG:  # whose games take too long to evaluate, and whose networks are large
-        n_steps, brief = 500, [*brief, *UNEVALUATED, *BRIEF_PPO, "--million_timesteps", "0.0005", "--clip_steps", "10"]
+        n_steps, brief = 200, [*brief, *UNEVALUATED, *BRIEF_PPO, "--million_timesteps", "0.0002", "--clip_steps", "10"]
+        brief += ["--n_envs", "2", "--n_steps", "20", "--policy_network", "feature_points"]
     result = here(tmp_path, *mode, "--run_name", "a", *queries, *TINY, *brief)
     folder = tmp_path / "a"
     assert policy_steps(folder) >= n_steps
@@ -97,7 +98,7 @@ def test_everything_at_once(tmp_path: Path, env_id: str) -> None:
     for word in ("labels used", *accuracy, "true episode reward", str(folder), "curves.png", "policy"):
         assert word in result.stdout
     config = json.loads((folder / "config.json").read_text())
-    assert config["config"]["policy"]["n_envs"] == 4 and config["versions"]["torch"]
+    assert config["config"]["policy"]["n_envs"] == (4 if env_id == DOT else 2) and config["versions"]["torch"]
     events = {path.parent.name for path in (folder / "events").rglob("events.out*")}
     assert events == {"a2c", "reward_predictor"}
 
@@ -109,7 +110,7 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     assert not (tmp_path / "labels" / "policy").exists()
 
     loading = ("--load_prefs_dir", str(tmp_path / "labels"))
-    epochs = ("--n_initial_epochs", "2", SYNC)
+    epochs = ("--n_initial_epochs", "1", SYNC)
     here(tmp_path, "pretrain_reward_predictor", DOT, *loading, "--run_name", "predictor", *epochs)
     assert list((tmp_path / "predictor" / "reward_predictor").glob("step-*.pt"))
     assert not (tmp_path / "predictor" / "policy").exists()
@@ -127,19 +128,19 @@ def test_stage_by_stage(tmp_path: Path) -> None:
     train: tuple[str, ...] = ("train_policy_with_preferences", DOT)
     predictor = ("--load_reward_predictor_ckpt_dir", str(tmp_path / "predictor"))
     # With no number of labels given nobody is asked, so no display is needed either.
-    frozen = ("--million_timesteps", "0.0005", *UNEVALUATED, "--run_name", "frozen")
+    frozen = ("--million_timesteps", "0.0002", *UNEVALUATED, "--run_name", "frozen")
     here(tmp_path, *train, *predictor, *frozen)
-    assert answers(tmp_path / "frozen") == [] and policy_steps(tmp_path / "frozen") >= 500
+    assert answers(tmp_path / "frozen") == [] and policy_steps(tmp_path / "frozen") >= 200
     # It has no labels to learn from.
-    here(tmp_path, "--resume", str(tmp_path / "frozen"), "--million_timesteps", "0.001")
-    assert policy_steps(tmp_path / "frozen") >= 1000
+    here(tmp_path, "--resume", str(tmp_path / "frozen"), "--million_timesteps", "0.0003")
+    assert policy_steps(tmp_path / "frozen") >= 300
 
-    train = (*train, *TINY, *UNEVALUATED, SYNC, "--million_timesteps", "0.0005")
+    train = (*train, *TINY, *UNEVALUATED, SYNC, "--million_timesteps", "0.0002", "--n_initial_epochs", "1")
 
     here(tmp_path, *train, *loading, "--no_gather_prefs", "--run_name", "reused")
     assert answers(tmp_path / "reused") == answers(tmp_path / "labels")
     assert {row["labels"] for row in progress(tmp_path / "reused")} == {"12"}, "though nobody is asked"
-    assert policy_steps(tmp_path / "reused") >= 500
+    assert policy_steps(tmp_path / "reused") >= 200
 
     more = ("--synthetic_prefs", "--run_name", "more", "--load_policy_ckpt_dir", str(tmp_path / "reused"))
     here(tmp_path, *train, *loading, *more)
@@ -174,16 +175,16 @@ def test_segments_now_labels_later_and_training_after_that(tmp_path: Path) -> No
 
 def test_a_person_without_a_display_and_a_policy_that_waits(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, *TINY, *UNEVALUATED, "--ui", "terminal", "--wait_for_labels", "0.5")
-    with started(tmp_path, *words, "--run_name", "a") as process:
+    with started(tmp_path, *words, "--million_timesteps", "0.0005", "--run_name", "a") as process:
         # And then the end: the policy must not wait for ever.
         output, _ = process.communicate("l\nr\n" * 6, timeout=DEADLINE)
     assert process.returncode == 0, output
-    assert len(answers(tmp_path / "a")) == 12 and policy_steps(tmp_path / "a") >= 1000
+    assert len(answers(tmp_path / "a")) == 12 and policy_steps(tmp_path / "a") >= 500
 
 
 @pytest.mark.parametrize("env_id", ["EnduroNoFrameskip-v4", "CartPole-v1", "Pendulum-v1"])
 def test_original_rewards(tmp_path: Path, env_id: str) -> None:
-    n_steps = 200 if env_id.startswith("Enduro") else 1000
+    n_steps = 200
     length = ("--million_timesteps", str(n_steps / 1e6))
     words = ("train_policy_with_original_rewards", env_id, "--n_envs", "2", *length)
     algo = "ppo" if env_id == "CartPole-v1" else "a2c"
@@ -215,11 +216,21 @@ def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Pat
     assert before > 7 and after > 7, "what is reported is without the penalty: no pole falls sooner"
 
 
+IN_ONE_THREAD = """
+import runpy, sys, torch
+torch.set_num_threads(1)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
-    brief = (*TINY, *UNEVALUATED, "--million_timesteps", "0.0005")
+    brief = (*TINY, *UNEVALUATED, "--million_timesteps", "0.0003", "--n_envs", "2", "--n_initial_epochs", "1")
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *brief)
     assert torch.get_num_threads() == 1
-    run(tmp_path, *words, "--run_name", "a", OMP_NUM_THREADS="1")  # another process has other hashes
+    line = [sys.executable, "-c", IN_ONE_THREAD, *command(tmp_path, *words, "--run_name", "a")[1:]]
+    done = run_captured(line, DEADLINE, env=environment(), cwd=ROOT)  # another process has other hashes
+    assert done.returncode == 0, done.stdout + done.stderr
     here(tmp_path, *words, "--run_name", "b")
     here(tmp_path, *words, "--run_name", "c", "--seed", "1")
     weights = [
@@ -271,7 +282,7 @@ def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_lea
 ) -> None:
     """It is looked for in the current folder; once mended, the run goes on."""
     module, folder = tmp_path / "tired_teacher.py", tmp_path / "a"
-    module.write_text("def judge(segment):\n    return 1 / (segment.policy_step < 800) * segment.rewards.sum()\n")
+    module.write_text("def judge(segment):\n    return 1 / (segment.policy_step < 300) * segment.rewards.sum()\n")
     words = ("--teacher", "tired_teacher:judge", "--run_name", "a", *TINY, *UNEVALUATED, "--max_prefs", "200")
     longer = ("--million_timesteps", "0.2")
     monkeypatch.chdir(tmp_path)
@@ -280,13 +291,13 @@ def test_a_function_that_fails_while_training_ends_the_run_with_all_that_was_lea
     assert "tired_teacher:judge failed with ZeroDivisionError" in message
     assert f"python run.py --resume {folder}" in result.stdout
     steps, stored = policy_steps(folder), answers(folder)
-    assert steps > 800 and len(stored) > 12 and list((folder / "reward_predictor").glob("step-*.pt"))
+    assert steps > 300 and len(stored) > 12 and list((folder / "reward_predictor").glob("step-*.pt"))
     assert "line 2, in judge" in (folder / "log.txt").read_text(), "the log says where"
 
     module.write_text("def judge(segment):\n    return segment.rewards.sum()\n")
     monkeypatch.delitem(sys.modules, "tired_teacher")
-    here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 1000) / 1e6))
-    assert policy_steps(folder) >= steps + 1000
+    here(tmp_path, "--resume", str(folder), "--million_timesteps", str((steps + 300) / 1e6))
+    assert policy_steps(folder) >= steps + 300
     kept = answers(folder)
     assert len(kept) > len(stored) and kept[: len(stored)] == stored
 
