@@ -426,7 +426,7 @@ def test_pictures_that_nobody_has_read_leave_no_thread_behind(tmp_path: Path) ->
             log_dir=tmp_path,
         )
         env.reset(seed=0)
-        for _ in range(400):
+        for _ in range(60):
             if any(env.step(env.action_space.sample())[2:4]):
                 env.reset()
         env.close()
