@@ -32,6 +32,7 @@ from drlhp.runtime.snapshot import restored, state_of
 from pref_db import PrefDB, merge
 from tests.support import ROOT
 from tests.support.postgres import make_store
+from tests.support.preloaded import PreloadedPopen
 from tests.support.store import undo_last
 
 ENV_ID = "PongNoFrameskip-v4"
@@ -389,7 +390,7 @@ WRITER = """
 def start_writer(path: Path, prelude: str = "") -> subprocess.Popen[str]:
     code = textwrap.dedent(WRITER).format(root=str(ROOT), tests=str(ROOT / "tests"), path=str(path))
     command = [sys.executable, "-c", prelude + code]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return PreloadedPopen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_every_acknowledged_answer_survives_sigkill_and_is_seen_meanwhile(db: PrefDB) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -45,7 +46,18 @@ def environments() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A store with answers of a teacher and of a person, one undone and one with a note, and an unasked segment."""
-    folder = tmp_path / "run"
+    return filled(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of such a store, made once for all tests that damage a copy of it."""
+    folder = tmp_path_factory.mktemp("exported")
+    export_command([str(filled(folder / "run")), "--output", str(folder / "out")])
+    return folder / "out"
+
+
+def filled(folder: Path) -> Path:
     folder.mkdir()
     with contextlib.closing(PrefDB.create(folder / "prefs.db", ENV_ID, LENGTH)) as db:
         db.add_answer(pair(0), Choice.A, teacher="oracle", answered_at=5.0)
@@ -319,10 +331,10 @@ def test_who_is_not_known_to_have_looked_at_imported_pairs_labels_on(run: Path, 
     ],
 )
 def test_a_damaged_folder_is_refused_in_a_sentence_and_nothing_is_made(
-    run: Path, tmp_path: Path, damage: Callable[[Path], None]
+    exported: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     out = tmp_path / "out"
-    export_command([str(run), "--output", str(out)])
+    shutil.copytree(exported, out)
     damage(out)
     with pytest.raises(UserError) as caught:
         import_command([str(out), "--output", str(tmp_path / "new")])

@@ -155,9 +155,9 @@ def stacked(seed: int, steps: int = 25) -> np.ndarray:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])  # 3 is what the original writes
 def test_the_originals_pickles_are_imported(tmp_path: Path, original: Any, protocol: int, compressed: bool) -> None:
     train, val = original.PrefDB(10), original.PrefDB(10)
-    train.segments = {key: list(stacked(key)) for key in range(4)}  # a list of frames, as the original keeps them
+    train.segments = {key: list(stacked(key, 5)) for key in range(4)}  # a list of frames, as the original keeps them
     train.prefs = [(0, 1, (1.0, 0.0)), (1, 2, (0.0, 1.0)), (3, 3, (1.0, 0.0))]
-    val.segments = {7: stacked(7), 8: stacked(8)}
+    val.segments = {7: stacked(7, 5), 8: stacked(8, 5)}
     val.prefs = [(8, 7, (0.5, 0.5))]
     for name, stored in (("train.pkl.gz", train), ("val.pkl.gz", val)):
         if compressed:
@@ -166,9 +166,9 @@ def test_the_originals_pickles_are_imported(tmp_path: Path, original: Any, proto
     with contextlib.closing(imported(tmp_path)) as db:
         labels = db.labels()
         assert [label.mu for label in labels] == [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
-        assert (db.env_id, db.segment_length, len(db.segment_ids())) == (PONG, 25, 5)
+        assert (db.env_id, db.segment_length, len(db.segment_ids())) == (PONG, 5, 5)
         for label, key in zip(labels, (0, 1, 8), strict=True):
-            np.testing.assert_array_equal(db.segment(label.a).stacked(), stacked(key).transpose(0, 3, 1, 2))
+            np.testing.assert_array_equal(db.segment(label.a).stacked(), stacked(key, 5).transpose(0, 3, 1, 2))
         assert db.segment(labels[2].a).fps == 15.0 and not db.segment(labels[0].a).actions.any()
 
 

@@ -235,7 +235,7 @@ def test_each_named_teacher_errs_in_its_own_way(name: str) -> None:
         }[name]
     )
     for kind, (a, b) in pairs.items():
-        one, n, n_a = judged(teacher(name), 4.0), 1000, 0
+        one, n, n_a = judged(teacher(name), 4.0), 400, 0
         for _ in range(n):
             n_a += one.poll(pair(a, b)) == Choice.A
             for _ in range(4):  # so that the usual return stays above 3.2

@@ -13,7 +13,7 @@ from torch import nn
 
 from drlhp.networks.optimizers import UncompiledAdam, UncompiledAdamW
 from tests.support import ROOT
-from tests.support.commands import BRIEF_PPO, DEADLINE, DOT, SYNC, TINY
+from tests.support.commands import BRIEF_PPO, DEADLINE, DOT, SYNC, TINY, UNEVALUATED
 from tests.support.preloaded import run_captured
 
 TRAIN = """
@@ -60,7 +60,8 @@ def test_the_same_weights_and_state_bit_for_bit(ours: Any, theirs: Any, settings
 
 @pytest.mark.parametrize("algo", [(), BRIEF_PPO], ids=["a2c", "ppo"])
 def test_a_run_does_without_the_compiler(tmp_path: Path, algo: tuple[str, ...]) -> None:
-    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, "--million_timesteps", "0.0004")
+    short = ("--n_envs", "1", "--n_steps", "20", "--million_timesteps", "0.0001", *UNEVALUATED)
+    words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", *TINY, SYNC, *short)
     command = [sys.executable, "-c", TRAIN, *words, *algo, "--log_dir", str(tmp_path)]
     done = run_captured(command, DEADLINE, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
