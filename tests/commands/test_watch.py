@@ -119,7 +119,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_played(
     code = """
         import os, sys
         from pathlib import Path
-        from commands import show_prefs, watch
+        from commands import watch
         if os.getuid() == 0:
             os.setgid(65534)
             os.setuid(65534)
