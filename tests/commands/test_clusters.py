@@ -39,11 +39,11 @@ from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.xdist_group("clusters")  # the cluster is started once
 
-SEEDS = 3
+SEEDS, N_STEPS = 3, 20
 TRIAL = (
     *("train_policy_with_original_rewards", "tests.support.gated:Gated-v0", *BRIEF_PPO, SYNC),
-    *("--n_envs", "1", "--n_steps", "20", "--eval_episodes", "1", "--log_interval", "1"),
-    *("--million_timesteps", "0.0006", "--eval_interval_million_timesteps", "0.0003"),
+    *("--n_envs", "1", "--n_steps", str(N_STEPS), "--eval_episodes", "1"),
+    *("--million_timesteps", "0.0012", "--eval_interval_million_timesteps", "0.0006"),
     *("--policy_ckpt_interval", "5"),
 )
 
@@ -119,15 +119,16 @@ def evaluations(folder: Path) -> list[dict[str, str]]:
         return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
-def rows_to_checkpoint(folder: Path) -> list[dict[str, str]]:
-    """What the run has noted until the newest checkpoint after which it went on, with the time of each row.
+def saved_steps(folder: Path) -> int:
+    """The steps after which the run goes on: those of the ring's newest state, which is written last."""
+    turns = [int(path.stem.split("-")[1]) for path in (folder / "synchronous").glob("step-*.pt")]
+    return max(turns, default=0) * N_STEPS
 
-    Beside a checkpoint it writes all else of its state, without which it goes on from an earlier one.
-    """
-    rows = progress(folder)
-    saved = [int(path.stem.split("-")[1]) for path in (folder / "policy").glob("step-*.pt")]
-    newest = max(steps for steps in saved if steps < float(rows[-1]["steps"]))
-    return [row for row in rows if float(row["steps"]) <= newest]
+
+def rows_until_saved(folder: Path) -> list[dict[str, str]]:
+    """What the run has noted until then, with the time of each row."""
+    newest = saved_steps(folder)
+    return [row for row in progress(folder) if float(row["steps"]) <= newest]
 
 
 @pytest.mark.slow
@@ -167,9 +168,8 @@ def test_seeds_survive_ctrl_c_and_a_lost_node_and_are_what_they_are_here(
         lost = runs_below(other)
         for name in lost:  # each has a checkpoint of this start
             before = stopped_at[places.index(log_dir / name)]
-            wait_until(lambda: policy_steps(log_dir / name) > before, log_dir, process)  # noqa: B023
-            wait_until(lambda: float(rows_to_checkpoint(log_dir / name)[-1]["steps"]) > before, log_dir, process)  # noqa: B023
-        kept = {name: rows_to_checkpoint(log_dir / name) for name in lost}
+            wait_until(lambda: saved_steps(log_dir / name) > before, log_dir, process)  # noqa: B023
+        kept = {name: rows_until_saved(log_dir / name) for name in lost}
         os.kill(other, signal.SIGKILL)
         end = time.monotonic() + 10
         while any(alive(pid) for pid in lost.values()):
