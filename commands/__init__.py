@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, get_args
 
 from drlhp import __version__
 from drlhp.cli import COMPLETION, USER_ERROR, dispatch
 from drlhp.cli import PLACES as LIBRARY
-from drlhp.errors import UserError
 from drlhp.runtime.pulse import Patience, doing, here
 
 Mode = Literal[
@@ -78,23 +76,6 @@ def leave_without_packages() -> None:
 def names_mode(arguments: list[str]) -> bool:
     """Returns whether a command line names one of the four modes, or resumes a run of one."""
     return bool(arguments) and arguments[0] in (*MODES, "--resume")
-
-
-def starts_processes(arguments: list[str]) -> bool:
-    """Returns whether the run of a mode's command line may start processes: a synchronous one, also resumed, does not.
-
-    What is wrong with a folder to resume is said later.
-    """
-    if "--synchronous" in arguments:
-        return False
-    if "--resume" not in arguments[:-1]:
-        return True
-    from commands.run_folder import read_config
-
-    try:
-        return not read_config(Path(arguments[arguments.index("--resume") + 1])).get("synchronous")
-    except (UserError, OSError):
-        return True
 
 
 def run_command(arguments: list[str]) -> int:
