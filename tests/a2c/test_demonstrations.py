@@ -120,7 +120,7 @@ def test_a_clone_does_what_was_recorded_in_episodes_that_it_has_not_seen(
     """Chance is a half on CartPole and a fifth on the moving dot; no action is right much more often."""
     policy = new_policy(env_id)
     critic = policy.critic.weight.clone()
-    # With few epochs it does that already, which are much fewer than it takes to learn no more.
+    # Fifteen epochs are enough for that.
     clone(policy, recorded(env_id, episodes)[0], seed=0, normalise_pixels=True, report=lambda epoch, _: epoch < 15)
     unseen, _ = recorded(env_id, 3, seed=77)
     actions = policy.act(unseen.observations(np.arange(len(unseen))), None)[0]
