@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,11 @@ ROW = (
 SELECT_ROW = f"SELECT {', '.join(ROW)} FROM answer JOIN comparison ON comparison.id = comparison_id"
 IS_GIVEN_HERE = "lease_token IN (SELECT token FROM lease)"  # not merged from another store
 IS_EFFECTIVE = "choice <> 'retracted' AND NOT EXISTS (SELECT 1 FROM answer AS n WHERE n.supersedes = answer.seq)"
+IS_REPEAT = "(SELECT count(*) FROM lease WHERE token = {} AND kind = 'repeat')"
+# A labeller's effective answer to the pair of a lease; a repetition of the pair is another question.
+CURRENT = f"""
+    {SELECT_ROW} WHERE comparison_id = ? AND labeller = ? AND {IS_EFFECTIVE}
+    AND {IS_REPEAT.format("answer.lease_token")} = {IS_REPEAT.format("?")}"""
 
 
 class AnswerLog:
@@ -49,12 +54,13 @@ class AnswerLog:
         shown_at = min(submission.shown_at, submission.answered_at) - ahead
         submission = replace(submission, shown_at=shown_at, answered_at=submission.answered_at - ahead)
         with self.db.transaction() as db:
-            leases = self.db.read(
+            given = db.execute(CURRENT, (submission.comparison_id, submission.labeller, submission.token))
+            leases = db.execute(  # `given` is read later: one journey for both
                 "SELECT comparison_id, labeller, flip, kind, expires_at, closed_at, segment_a, segment_b, "
                 "EXISTS (SELECT 1 FROM answer WHERE client_id = ?) FROM lease "
                 "JOIN comparison ON comparison.id = comparison_id WHERE token = ?",
                 (submission.client_id, submission.token),
-            )
+            ).fetchall()
             if not leases or leases[0][-1]:
                 one = submission
                 about = {"labeller": one.labeller, "lease_token": one.token, "supersedes": one.supersedes}
@@ -64,7 +70,7 @@ class AnswerLog:
             if not leases or leases[0][:2] != (submission.comparison_id, submission.labeller):
                 raise SubmissionError("there is no such lease of this labeller for this pair; claim it first.")
             _, _, flip, kind, expires_at, closed_at, a, b, _ = leases[0]
-            current = self._current(submission.comparison_id, submission.labeller, kind)
+            current = _named(given.fetchall())
             if current is not None and current["seq"] != submission.supersedes:
                 return Receipt("conflict", current["seq"], _shown(current))
             if current is None and submission.supersedes is not None:
@@ -200,17 +206,9 @@ class AnswerLog:
             raise SubmissionError(f"client_id {client_id} is that of another answer; make a new one for each.")
         return Receipt("known", row["seq"], _shown(row))
 
-    def _current(self, comparison_id: str, labeller: str, kind: str) -> dict[str, Any] | None:
-        """Returns the labeller's effective answer to the pair; a repetition of it is another question."""
-        again = "lease_token IN (SELECT token FROM lease WHERE kind = 'repeat')"
-        same = again if kind == "repeat" else f"NOT {again}"
-        where = f"comparison_id = ? AND labeller = ? AND {IS_EFFECTIVE} AND {same}"
-        return self._row(where, (comparison_id, labeller))
-
     def _row(self, where: str, values: tuple) -> dict[str, Any] | None:
         """Returns an answer with the segments of its comparison."""
-        rows = self.db.read(f"{SELECT_ROW} WHERE {where}", values)
-        return dict(zip(ROW, rows[0], strict=True)) if rows else None
+        return _named(self.db.read(f"{SELECT_ROW} WHERE {where}", values))
 
     @staticmethod
     def _insert(
@@ -235,6 +233,11 @@ class AnswerLog:
         labellers = "SELECT count(DISTINCT coalesce(labeller, '')) FROM effective_answer WHERE comparison_id = ?"
         state = f"CASE WHEN ({labellers}) >= need THEN 'done' ELSE 'ready' END"
         db.execute(f"UPDATE query SET state = {state} WHERE comparison_id = ?", (comparison_id, comparison_id))
+
+
+def _named(rows: Sequence[tuple]) -> dict[str, Any] | None:
+    """Returns the first row of a `SELECT_ROW`, if there is one."""
+    return dict(zip(ROW, rows[0], strict=True)) if rows else None
 
 
 def _history_row(row: Mapping[str, Any]) -> HistoryRow:

@@ -9,15 +9,30 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from drlhp.data.store import repeated
+from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answers import Lease
 from pref_db import PrefDB
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
 LEASE_MEDIANS = 3.0  # a lease lasts this many times the labeller's own median time
 MEDIAN_OVER = 50  # newest answers of the labeller
+SHOWN_COLUMNS = "a.id, b.id, a.fps, a.length, b.length"
+SHOWN = (
+    "JOIN comparison ON comparison.id = comparison_id "
+    "JOIN segment AS a ON a.id = segment_a JOIN segment AS b ON b.id = segment_b"
+)
 LEASE_COLUMNS = "token, comparison_id, labeller, flip, kind, granted_at, expires_at"
+
+
+class NextPair(NamedTuple):
+    """The pair that a labeller is asked about next; `flip`: its second segment is on the left."""
+
+    comparison_id: str
+    flip: bool
+    kind: str
+    shown: tuple[Any, ...]  # SHOWN_COLUMNS
 
 
 class Leases:
@@ -26,35 +41,45 @@ class Leases:
     def __init__(self, db: PrefDB, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
 
-    def grant(self, labeller: str, seconds: float, comparison_id: str, flip: bool, kind: str) -> str:
-        """Leases a pair to a labeller for so many seconds (`seconds_for`); returns the lease's token."""
-        token, now = uuid.uuid4().hex, self.clock()
-        row = (token, comparison_id, labeller, flip, kind, now, now + seconds)
+    def grant(self, labeller: str, seconds: float, pair: NextPair) -> Lease:
+        """Leases a pair to a labeller for so many seconds."""
+        now = self.clock()
+        lease = self._lease(uuid.uuid4().hex, pair.comparison_id, pair.flip, pair.kind, now + seconds, *pair.shown)
+        row = (lease.token, lease.comparison_id, labeller, lease.flip, lease.kind, now, lease.expires_at)
         with self.db.transaction() as db:
             db.execute(f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        return token
+        return lease
 
     def get(self, token: str) -> Lease:
         """Returns the lease with this token, which must exist."""
-        rows = self.db.read(
-            "SELECT comparison_id, flip, kind, expires_at, a.id, b.id, a.fps, a.length, b.length FROM lease "
-            "JOIN comparison ON comparison.id = comparison_id JOIN segment AS a ON a.id = segment_a "
-            "JOIN segment AS b ON b.id = segment_b WHERE token = ?",
-            (token,),
-        )
-        comparison_id, flip, kind, expires_at, a, b, fps, *lengths = rows[0]
+        columns = f"comparison_id, flip, kind, expires_at, {SHOWN_COLUMNS}"
+        return self._lease(token, *self.db.read(f"SELECT {columns} FROM lease {SHOWN} WHERE token = ?", (token,))[0])
+
+    def _lease(
+        self,
+        token: str,
+        comparison_id: str,
+        flip: bool,
+        kind: str,
+        expires_at: float,
+        a: str,
+        b: str,
+        fps: float,
+        *lengths: int,
+    ) -> Lease:
         left, right = (b, a) if flip else (a, b)
         return Lease(token, comparison_id, left, right, bool(flip), kind, expires_at, self.db.env_id, fps, max(lengths))
 
     @repeated
-    def renew_oldest(self, labeller: str, seconds: float, n: int) -> list[str]:
-        """Lets the n oldest open leases of the labeller last so many seconds from now; returns their tokens."""
-        own = "SELECT token FROM lease WHERE labeller = ? AND closed_at IS NULL ORDER BY number LIMIT ?"
-        tokens = [token for (token,) in self.db.read(own, (labeller, n))]
-        expires_at = self.clock() + seconds
+    def renew_oldest(self, labeller: str, n: int) -> tuple[list[str], float]:
+        """Lets the n oldest open leases of the labeller begin anew; returns their tokens, and a lease's seconds."""
         with self.db.transaction() as db:
+            own = "SELECT token FROM lease WHERE labeller = ? AND closed_at IS NULL ORDER BY number LIMIT ?"
+            rows = db.execute(own, (labeller, n))  # read after `_seconds` has asked its own: one journey for both
+            seconds = self._seconds(db, labeller)
+            tokens, expires_at = [token for (token,) in rows.fetchall()], self.clock() + seconds
             db.executemany("UPDATE lease SET expires_at = ? WHERE token = ?", [(expires_at, token) for token in tokens])
-        return tokens
+        return tokens, seconds
 
     @repeated
     def renew(self, tokens: Sequence[str]) -> None:
@@ -63,7 +88,7 @@ class Leases:
         with self.db.transaction() as db:
             for token in tokens:
                 if rows := self.db.read(live, (token,)):
-                    expires_at = self.clock() + self.seconds_for(rows[0][0])
+                    expires_at = self.clock() + self._seconds(db, rows[0][0])
                     db.execute("UPDATE lease SET expires_at = ? WHERE token = ?", (expires_at, token))
 
     @repeated
@@ -71,7 +96,7 @@ class Leases:
         """Opens a lease whose answer was taken back; returns it."""
         with self.db.transaction() as db:
             labeller = self.db.read("SELECT labeller FROM lease WHERE token = ?", (token,))[0][0]
-            expires_at = self.clock() + self.seconds_for(labeller)
+            expires_at = self.clock() + self._seconds(db, labeller)
             db.execute("UPDATE lease SET closed_at = NULL, expires_at = ? WHERE token = ?", (expires_at, token))
             return self.get(token)
 
@@ -113,12 +138,13 @@ class Leases:
         leased = "SELECT 1 FROM lease WHERE closed_at IS NULL AND expires_at > ? LIMIT 1"
         return bool(self.db.read(leased, (self.clock(),)))
 
-    def seconds_for(self, labeller: str) -> float:
+    @staticmethod
+    def _seconds(db: Statements, labeller: str) -> float:
         """Returns how long a lease of this labeller lasts."""
-        times = self.db.read(
+        times = db.execute(
             "SELECT answered_at - shown_at FROM answer WHERE labeller = ? AND choice <> 'retracted' "
             "AND shown_at IS NOT NULL ORDER BY seq DESC LIMIT ?",  # labels of other tools may lack that time
             (labeller, MEDIAN_OVER),
-        )
+        ).fetchall()
         median = statistics.median(seconds for (seconds,) in times) if times else 0.0
         return min(max(MIN_LEASE_SECONDS, LEASE_MEDIANS * median), MAX_LEASE_SECONDS)

@@ -38,6 +38,11 @@ def number_of(setting: str | None) -> int:
     return int(number) if math.isfinite(number) else 0
 
 
+def select_settings(*keys: str) -> tuple[str, tuple[str, ...]]:
+    """Returns a query for those of the settings that were ever set, and its values."""
+    return f"SELECT key, value FROM setting WHERE key IN ({', '.join('?' * len(keys))})", keys
+
+
 class Heartbeat(NamedTuple):
     """What a process said last, and when."""
 
@@ -78,8 +83,7 @@ class Notices:
 
     def settings(self, *keys: str) -> dict[str, str]:
         """Returns those of the settings that were ever set."""
-        marks = ", ".join("?" * len(keys))
-        return dict(self.db.read(f"SELECT key, value FROM setting WHERE key IN ({marks})", keys))
+        return dict(self.db.read(*select_settings(*keys)))
 
     def setting(self, key: str) -> str | None:
         """Returns a setting; None if it was never set."""

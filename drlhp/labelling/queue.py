@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from drlhp.data.comparison import Comparison
 from drlhp.data.store import Statements, repeated
 from drlhp.labelling.answer_log import AnswerLog
 from drlhp.labelling.answers import Counts, Lease, check_labeller, flip_of
-from drlhp.labelling.leases import Leases
-from drlhp.labelling.notices import Notices, number_of, share_of
+from drlhp.labelling.leases import SHOWN, SHOWN_COLUMNS, Leases, NextPair
+from drlhp.labelling.notices import Notices, number_of, select_settings, share_of
 from pref_db import PrefDB
 
 REPEAT_AFTER = 20  # pairs that lie between a pair and its repetition
@@ -27,14 +26,6 @@ QUERY_COLUMNS = "comparison_id, kind, need, priority, reason, policy_step, state
 AT_ONCE = "LIMIT 1 OFFSET 0"
 COUNTED_EVERY = 20  # claims, after which the labels since then are remembered and not counted again each time
 ACTIVE_SECONDS = 600.0  # a labeller who answered since then counts as active
-
-
-class NextPair(NamedTuple):
-    """The pair that a labeller is asked about next; `flip`: its second segment is on the left."""
-
-    comparison_id: str
-    flip: bool
-    kind: str
 
 
 class LabelQueue:
@@ -79,18 +70,21 @@ class LabelQueue:
         answered = "SELECT 1 FROM answer WHERE answer.comparison_id = query.comparison_id"
         old = f"state = 'ready' AND policy_step < ? AND NOT EXISTS ({seen}) AND NOT EXISTS ({answered})"
         with self.db.transaction() as db:
-            withdraw = f"UPDATE query SET state = 'withdrawn' WHERE {old} RETURNING 1"
-            return len(db.execute(withdraw, (older_than_policy_step,)).fetchall())
+            ((n,),) = db.execute(f"SELECT count(*) FROM query WHERE {old}", (older_than_policy_step,)).fetchall()
+            db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,))
+            return n
 
     @repeated
     def retire(self, segment_id: str, reason: str) -> int:
         """Takes back the open questions about a segment that cannot be shown; returns how many."""
         about = "comparison_id IN (SELECT id FROM comparison WHERE ? IN (segment_a, segment_b))"
         close = f"UPDATE lease SET closed_at = ? WHERE closed_at IS NULL AND {about}"
-        retire = f"UPDATE query SET state = 'withdrawn', reason = ? WHERE state = 'ready' AND {about} RETURNING 1"
+        ready = f"state = 'ready' AND {about}"
         with self.db.transaction() as db:
             db.execute(close, (self.clock(), segment_id))
-            return len(db.execute(retire, (reason, segment_id)).fetchall())
+            ((n,),) = db.execute(f"SELECT count(*) FROM query WHERE {ready}", (segment_id,)).fetchall()
+            db.execute(f"UPDATE query SET state = 'withdrawn', reason = ? WHERE {ready}", (reason, segment_id))
+            return n
 
     @repeated
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:
@@ -105,17 +99,18 @@ class LabelQueue:
         self._n_claims += 1
         with self.db.transaction() as db:
             self.leases.close_expired()
-            seconds = self.leases.seconds_for(labeller)
-            tokens = self.leases.renew_oldest(labeller, seconds, n)
-            settings = self.notices.settings("goal", "repeat_share", "overlap_share")
+            asked = db.execute(*select_settings("goal", "repeat_share", "overlap_share"))
+            tokens, seconds = self.leases.renew_oldest(labeller, n)
+            settings = dict(asked.fetchall())  # they came with what `renew_oldest` has read: one journey for both
             goal, overlap_share = number_of(settings.get("goal")), share_of(settings.get("overlap_share"))
             repeat_share = share_of(settings.get("repeat_share"))
-            while len(tokens) < n and not self._enough(goal):
-                pair = self._repeat(labeller, repeat_share, len(tokens)) or self._best(db, labeller, overlap_share)
+            leases = [self.leases.get(token) for token in tokens]
+            while len(leases) < n and not self._enough(goal):
+                pair = self._repeat(labeller, repeat_share, len(leases)) or self._best(db, labeller, overlap_share)
                 if pair is None:
                     break
-                tokens.append(self.leases.grant(labeller, seconds, *pair))
-            return [self.leases.get(token) for token in tokens]
+                leases.append(self.leases.grant(labeller, seconds, pair))
+            return leases
 
     def unanswered(self) -> set[str]:
         """Returns the ids of the open comparisons without an effective answer.
@@ -172,12 +167,13 @@ class LabelQueue:
         free += f" AND need > ({taken})"
         order = "ORDER BY priority DESC, policy_step DESC, rowid LIMIT 1"
         for had in (never, not_now):  # pairs that the labeller never had come first
-            select = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
-            for comparison_id, kind, need in self.db.read(select, (labeller, labeller)):
+            best = f"SELECT comparison_id, kind, need FROM query WHERE {free} AND NOT EXISTS ({had}) {order}"
+            select = f"SELECT comparison_id, kind, need, {SHOWN_COLUMNS} FROM ({best}) AS best {SHOWN}"
+            for comparison_id, kind, need, *shown in self.db.read(select, (labeller, labeller)):
                 if kind == "normal" and need == 1 and self._to_overlap(labeller, comparison_id, overlap_share):
                     kind = "overlap"
                     db.execute("UPDATE query SET kind = ?, need = 2 WHERE comparison_id = ?", (kind, comparison_id))
-                return NextPair(comparison_id, flip_of(labeller, comparison_id), kind)
+                return NextPair(comparison_id, flip_of(labeller, comparison_id), kind, tuple(shown))
         return None
 
     def _to_overlap(self, labeller: str, comparison_id: str, share: float) -> bool:
@@ -200,10 +196,11 @@ class LabelQueue:
         # The oldest pair that was not repeated and lies 20 pairs back; pairs ahead of the repetition count as well.
         again = "SELECT 1 FROM lease AS r WHERE r.comparison_id = lease.comparison_id AND r.labeller = lease.labeller"
         newest = "SELECT seq FROM effective_answer WHERE labeller = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
-        rows = self.db.read(
+        answered = (
             "SELECT lease.comparison_id, flip FROM effective_answer AS answer JOIN lease ON token = lease_token "
             "WHERE answer.labeller = ? AND kind <> 'repeat' "
-            f"AND NOT EXISTS ({again} AND r.kind = 'repeat') AND answer.seq <= ({newest}) ORDER BY answer.seq LIMIT 1",
-            (labeller, labeller, max(REPEAT_AFTER - ahead, 0)),
+            f"AND NOT EXISTS ({again} AND r.kind = 'repeat') AND answer.seq <= ({newest}) ORDER BY answer.seq LIMIT 1"
         )
-        return NextPair(rows[0][0], not rows[0][1], "repeat") if rows else None
+        select = f"SELECT comparison_id, flip, {SHOWN_COLUMNS} FROM ({answered}) AS answered {SHOWN}"
+        rows = self.db.read(select, (labeller, labeller, max(REPEAT_AFTER - ahead, 0)))
+        return NextPair(rows[0][0], not rows[0][1], "repeat", rows[0][2:]) if rows else None
