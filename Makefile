@@ -6,8 +6,8 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PIPENV_VERSION := 2026.10.3
 # Debian's names of what the tests of windows use: an X server, software OpenGL, a keyboard; what MuJoCo draws with where
 # there is no window; a browser for the page; the server of shared stores; and what reads shell scripts.
-TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa libegl1 xdotool imagemagick chromium \
-    postgresql shellcheck
+TEST_PACKAGES := xvfb libgl1 libgl1-mesa-dri libglx-mesa0 libglu1-mesa libegl1 xdotool imagemagick \
+    chromium-headless-shell postgresql shellcheck
 DEMO := train_policy_with_preferences MovingDotNoFrameskip-v0 --synthetic_prefs
 
 # Where tests that need no process are; those of the other folders do need some.
@@ -34,7 +34,8 @@ demo: $(READY) ## teach the moving dot from a synthetic teacher's preferences, w
 
 test: $(READY) ## run the tests, three at a time: most of them wait more than they compute
 	@command -v Xvfb >/dev/null && command -v xdotool >/dev/null && command -v import >/dev/null \
-	    && command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 \
+	    && { command -v chromium-headless-shell || command -v chromium; } >/dev/null \
+	    && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 \
 	    && command -v shellcheck >/dev/null || { \
 	    echo "Xvfb, xdotool, ImageMagick, Chromium, PostgreSQL or ShellCheck is missing, so the tests that need it will be skipped; on Debian:"; \
 	    echo "    apt-get install $(TEST_PACKAGES)"; }
