@@ -272,12 +272,16 @@ def test_an_action_that_the_environment_does_not_have_is_refused(tmp_path: Path,
     assert f"it holds the action 6, which {PONG} does not have" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"no gzip", *(gzip.compress(data, mtime=0) for data in (b"", b"junk", b"\x80", bytes(2**26)))],
-)
-def test_what_is_no_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"no gzip"])
+def test_what_is_no_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "train.pkl.gz").write_bytes(content)
+    assert "is no store of labels" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x80", 2**26])
+def test_what_is_no_pickle_is_refused(tmp_path: Path, content: bytes | int) -> None:
+    """A number is one of zeros, which are made here: else each process that collects tests would compress them."""
+    (tmp_path / "train.pkl.gz").write_bytes(gzip.compress(bytes(content), 1))
     assert "is no store of labels" in refusal(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def place_of(module: str) -> str:
     return max(places, key=len, default="")
 
 
+@functools.cache
 def imports(module: str) -> set[str]:
     """The modules of the program that a module imports, inside its functions too, but not for type checkers alone."""
     tree = ast.parse(MODULES[module].read_text())
