@@ -71,8 +71,9 @@ def test_the_notebook_is_committed_without_outputs() -> None:
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_a_person_labels_in_it(tmp_path: Path) -> None:
+def test_the_notebook_runs_and_a_person_labels_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The person is a program that opens the page's link, while the cells run."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # more would wait for each other, over so small a network
     with ThreadPoolExecutor() as pool:
         person = pool.submit(label_as_a_person, tmp_path)
         _, _, frame, trained, rewards, answers, saved = executed(tmp_path)
