@@ -419,7 +419,7 @@ def test_a_clip_of_gigabytes_is_refused_by_its_header(run: Path, tmp_path: Path)
 def test_a_disk_that_fills_up_leaves_no_half_of_a_store(run: Path, tmp_path: Path) -> None:
     """As a limit on the size of files."""
     with contextlib.closing(PrefDB.open(run / "prefs.db")) as db:
-        db.add_segments([pixel_segment(n) for n in range(100, 400)])
+        db.add_segments([pixel_segment(n) for n in range(100, 220)])
     export_command([str(run), "--output", str(tmp_path / "out")])
     (tmp_path / "full.py").write_text(
         "import resource, sys\n"
