@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from commands import leave_without_packages, names_mode, run_command
+from commands import leave_without_packages, names_mode, run_command, starts_processes
 from drlhp.cli import FAILURE, INTERRUPTED, command_line
 from drlhp.runtime.leash import everything_ends_here, without_main
 from drlhp.runtime.start import warm_up, warmed_up
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     # each imports what it needs, end here; and a mode starts its server of processes, which imports meanwhile.
     if not names_mode(sys.argv[1:]):
         sys.exit(command_line("run.py", sys.argv[1:], run_command))
-    warm_up(starts_processes="--synchronous" not in sys.argv)
+    warm_up(starts_processes=starts_processes(sys.argv[1:]))
 
 import torch
 

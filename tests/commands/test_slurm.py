@@ -65,9 +65,8 @@ def steps_when_stopped(clone: Path, number: signal.Signals, after: int, status: 
     run = clone / "runs" / "cart-seed3"
     with submitted(clone, "cart", *SHORT, *UNEVALUATED, "--policy_ckpt_interval", "5") as process:
         wait_for(lambda: policy_steps(run) > after, process)
-        if not after:  # a resumed run learns too late that it is synchronous
-            programs = [Path(f"/proc/{child}/cmdline").read_text() for child in descendants(process.pid)]
-            assert len(programs) == 1 and "run.py" in programs[0], "a synchronous run starts no server of processes"
+        programs = [Path(f"/proc/{child}/cmdline").read_text() for child in descendants(process.pid)]
+        assert len(programs) == 1 and "run.py" in programs[0], "a synchronous run starts no server of processes"
         process.send_signal(number)
         printed = process.communicate(timeout=DEADLINE)[0]
     assert process.returncode == status and "Carry on with" in printed, printed
