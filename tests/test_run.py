@@ -53,7 +53,7 @@ from tests.support.commands import (
     wait_for,
     without_waits,
 )
-from tests.support.preloaded import PreloadedPopen
+from tests.support.preloaded import PreloadedPopen, run_captured
 
 
 def test_each_mode_is_a_ring_that_ends_with_one_of_its_parts() -> None:
@@ -216,11 +216,20 @@ def test_the_synthetic_teacher_sees_a_penalty_where_a_game_is_over(tmp_path: Pat
     assert before > 7 and after > 7, "what is reported is without the penalty: no pole falls sooner"
 
 
+IN_ONE_THREAD = """
+import runpy, sys, torch
+torch.set_num_threads(1)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path: Path) -> None:
     brief = (*TINY, *UNEVALUATED, "--million_timesteps", "0.0001", "--n_envs", "2", "--n_initial_epochs", "1")
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--synchronous", *brief)
     assert torch.get_num_threads() == 1
-    run(tmp_path, *words, "--run_name", "a", OMP_NUM_THREADS="1")  # another process has other hashes
+    another = [sys.executable, "-c", IN_ONE_THREAD, *command(tmp_path, *words, "--run_name", "a")[1:]]
+    assert run_captured(another, DEADLINE, cwd=ROOT).returncode == 0  # another process has other hashes
     here(tmp_path, *words, "--run_name", "b")
     here(tmp_path, *words, "--run_name", "c", "--seed", "1")
     weights = [

@@ -114,8 +114,8 @@ def test_actors_give_the_same_weights_as_a_crew_and_one_that_is_killed_is_replac
     tmp_path: Path, connecting: RayCluster
 ) -> None:
     """Over ends of episodes, bit for bit: vectors travel as they are, and so do the weights of their networks."""
-    config = PolicyConfig("ppo", n_envs=3, n_steps=32, ppo_epochs=2, ppo_minibatches=2, eval_episodes=2)
-    config = replace(config, million_timesteps=1.0, eval_interval_million_timesteps=0.0008)
+    config = PolicyConfig("ppo", n_envs=4, n_steps=32, ppo_epochs=2, ppo_minibatches=2, eval_episodes=2)
+    config = replace(config, million_timesteps=1.0, eval_interval_million_timesteps=0.001)
     found, n_ended = [], 0
     for actors in (0, 2):
         folder = tmp_path / str(actors)
@@ -139,9 +139,9 @@ def check_replacement(worker: PolicyWorker, cluster: RayCluster) -> None:
     kept, before, updates = r.observations[-1].copy(), weights(worker), worker.updates
     os.kill(lost, signal.SIGKILL)
     worker.step()
-    assert np.array_equal(r.observations[0, :1], kept[:1])
-    assert not np.array_equal(r.observations[0, 1:], kept[1:])
-    assert (np.abs(r.observations[0, 1:]) <= 0.05).all() and r.valid[0, 1:].all(), "as CartPole begins"
+    assert np.array_equal(r.observations[0, :2], kept[:2])
+    assert not np.array_equal(r.observations[0, 2:], kept[2:])
+    assert (np.abs(r.observations[0, 2:]) <= 0.05).all() and r.valid[0, 2:].all(), "as CartPole begins"
     assert np.isfinite(r.log_probs).all() and r.log_probs.all()
     assert worker.updates == updates + 1 and not torch.equal(weights(worker), before)
     worker.step()
