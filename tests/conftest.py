@@ -6,6 +6,7 @@ import multiprocessing.process
 import random
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from tyro._parsers import ParserSpecification
 
 from drlhp.runtime.start import LARGE_LIBRARIES
+from envs import moving_dot
 
 # A process has one display: a window that opens in it goes to the display of the first window.
 from tests.support.display import display
@@ -80,6 +82,15 @@ def seeded() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(0)
+
+
+@pytest.fixture
+def short_episodes(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The agent steps of the moving dot's episodes in this process, which take milliseconds each."""
+    steps = 60
+    frames = steps * moving_dot.MOVING_DOT.frame_skip
+    monkeypatch.setattr(moving_dot, "MOVING_DOT", replace(moving_dot.MOVING_DOT, max_episode_frames=frames))
+    return steps
 
 
 @pytest.fixture

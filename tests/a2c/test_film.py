@@ -150,6 +150,7 @@ def test_what_cannot_be_drawn_has_no_film_and_is_evaluated_as_before(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_tensorboard_has_a_film_of_each_evaluation(tmp_path: Path) -> None:
     words = ("train_policy_with_original_rewards", DOT, "--run_name", "a", *TINY[:2], *TINY[-4:], SYNC)
     here(tmp_path, *words, "--eval_interval_million_timesteps", "0.001")

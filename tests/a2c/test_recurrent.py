@@ -23,8 +23,8 @@ from drlhp.runtime.channels import Channels
 from envs import EnvInfo, PreferenceVecEnv
 from tests.support.commands import BRIEF_PPO, DOT, PONG, SYNC, UNEVALUATED, here
 
-N_STEPS, N_ENVS = 14, 8
-LENGTH = 6  # steps of an episode, which with the one between two does not divide those of a rollout
+N_STEPS, N_ENVS = 7, 8
+LENGTH = 3  # steps of an episode, which with the one between two does not divide those of a rollout
 INFO = EnvInfo("Cue-v0", "pixels", (2, 84, 84), 2, None, 5, 15.0, 4, (), None, ("left", "right"), {})
 CONFIG = PolicyConfig(
     algo="ppo", n_envs=N_ENVS, n_steps=N_STEPS, ppo_epochs=2, ppo_minibatches=2, lr=2e-3, policy_network="nature_lstm"
@@ -106,7 +106,7 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
         runner = runner_for(network)
         policy, config = runner.policy, replace(CONFIG, policy_network=network)
         optimizer = make_optimizer(policy, config)
-        for _ in range(8):
+        for _ in range(6):
             r, _ = runner.collect()
             bounds = (r.terminated, r.truncated)
             r.advantages[:] = advantages(r.rewards, r.values, r.last_values, *bounds, gamma=0.99, gae_lambda=0.95)
@@ -119,6 +119,7 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
     assert correct["nature_lstm"] == 1 and correct["nature"] < 0.75
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_a_run_with_a_memory_goes_on_and_can_be_watched(tmp_path: Path) -> None:
     flags = ("--policy_network", "nature_lstm", "--n_envs", "2", "--n_steps", "16", *BRIEF_PPO, *UNEVALUATED)
     length = ("--million_timesteps", "0.00006")  # two rollouts

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commands.report import figures
-from envs import moving_dot
 from tests.support.commands import DOT, SYNC, TINY, here
 
 
@@ -19,15 +17,6 @@ def coarse_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "DPI", 40)
         yield
-
-
-@pytest.fixture
-def short_episodes(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The agent steps of the moving dot's episodes in this process, of which a film takes milliseconds each."""
-    steps = 60
-    frames = steps * moving_dot.MOVING_DOT.frame_skip
-    monkeypatch.setattr(moving_dot, "MOVING_DOT", replace(moving_dot.MOVING_DOT, max_episode_frames=frames))
-    return steps
 
 
 @pytest.fixture(scope="session")
