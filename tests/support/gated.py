@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from tests.support.ray_cluster import GATE
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.005
 
 
 class GatedCartPole(CartPoleEnv):
