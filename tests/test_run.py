@@ -317,12 +317,19 @@ def test_it_gets_better(tmp_path: Path) -> None:
 LONG = (*TINY, *UNEVALUATED, "--million_timesteps", "5", "--policy_ckpt_interval", "5")
 
 
+def remembers_an_episode(folder: Path) -> bool:
+    """Whether the newest checkpoint is of after the end of an episode."""
+    noted = progress(folder) if (folder / "progress.csv").exists() else []
+    steps = [float(row["steps"]) for row in noted if row["episode_return"] not in ("", "nan")]
+    return bool(steps) and policy_steps(folder) > steps[0]
+
+
 @pytest.mark.parametrize("victim", ["a2c", "reward predictor", "main"])
 def test_resume_after_kill(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "a"
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:
-        wait_for(lambda: policy_steps(folder) > 0, process)
+        wait_for(lambda: remembers_an_episode(folder), process)
         parts = children(process.pid)
         assert len(parts) == 2
         os.kill(process.pid if victim == "main" else parts[victim], signal.SIGKILL)
