@@ -18,6 +18,7 @@ from pref_db import PrefDB
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 60.0, 600.0
 LEASE_MEDIANS = 3.0  # a lease lasts this many times the labeller's own median time
 MEDIAN_OVER = 50  # newest answers of the labeller
+# What is shown of a pair, joined to any rows that have its comparison_id.
 SHOWN_COLUMNS = "a.id, b.id, a.fps, a.length, b.length"
 SHOWN = (
     "JOIN comparison ON comparison.id = comparison_id "
