@@ -253,7 +253,7 @@ def test_atari_score_is_blank_and_the_rest_is_not(game: str) -> None:
     with closing(make_vec_env(info.env_id, 1, seed=3, n_watched=1, n_threads=1)) as env:
         env.reset()
         screens, pictures = [], []
-        for _ in range(150):
+        for _ in range(100):
             obs, rewards, terminated, truncated, _ = env.step(rng.integers(len(info.action_names), size=1))
             screens.append(env.watch()[0])
             pictures.append(obs[0, -1].copy())
