@@ -130,7 +130,7 @@ def test_the_program_around_a_wrapper_is_told(tmp_path: Path) -> None:
 def test_every_pair_was_asked_is_said_only_if_it_is_so(ring: Ring) -> None:
     """A person answers faster than the agent acts, and the first pairs have no clip in common."""
     screen = FakeWindow()
-    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=25, goal=25, max_segs=100)
+    interface = ring.interface(lambda db: PersonGatherer(db, screen), n_initial=12, goal=12, max_segs=48)
     said = set[str]()
 
     def answered(n_labels: int) -> bool:
@@ -138,7 +138,7 @@ def test_every_pair_was_asked_is_said_only_if_it_is_so(ring: Ring) -> None:
         said.add(interface.status.line())
         return interface.n_labels == n_labels
 
-    for n_labels in range(1, 25):
+    for n_labels in range(1, 12):
         ring.act(2)
         step_until(interface, functools.partial(answered, n_labels))
         interface.step()
