@@ -6,7 +6,6 @@ Imports the standard library alone until a command is named, so that the help is
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +16,6 @@ from drlhp.cli import COMPLETION, USER_ERROR, dispatch
 from drlhp.cli import PLACES as LIBRARY
 from drlhp.errors import UserError
 from drlhp.runtime.pulse import Patience, doing, here
-from drlhp.runtime.regular_files import read_regular
-from drlhp.runtime.run_files import MAX_CONFIG
 
 Mode = Literal[
     "train_policy_with_preferences",
@@ -86,12 +83,17 @@ def names_mode(arguments: list[str]) -> bool:
 def starts_processes(arguments: list[str]) -> bool:
     """Returns whether the run of a mode's command line may start processes: a synchronous one, also resumed, does not.
 
-    It looks at config.json with nothing that takes long to import; what is wrong with the file is said later.
+    Reads config.json without PyTorch, which takes seconds to import; what is wrong with the file is said later.
     """
     if "--synchronous" in arguments:
         return False
     if "--resume" not in arguments[:-1]:
         return True
+    import json  # for this alone: the help is printed without it
+
+    from drlhp.runtime.regular_files import read_regular
+    from drlhp.runtime.run_files import MAX_CONFIG
+
     file = Path(arguments[arguments.index("--resume") + 1]) / "config.json"
     try:
         return not json.loads(read_regular(file, MAX_CONFIG))["config"]["synchronous"]

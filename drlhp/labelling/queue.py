@@ -68,23 +68,27 @@ class LabelQueue:
         """Takes back the questions from before that agent step that nobody has seen; returns how many."""
         seen = "SELECT 1 FROM lease WHERE lease.comparison_id = query.comparison_id"
         answered = "SELECT 1 FROM answer WHERE answer.comparison_id = query.comparison_id"
-        old = f"state = 'ready' AND policy_step < ? AND NOT EXISTS ({seen}) AND NOT EXISTS ({answered})"
+        old = f"policy_step < ? AND NOT EXISTS ({seen}) AND NOT EXISTS ({answered})"
         with self.db.transaction() as db:
-            ((n,),) = db.execute(f"SELECT count(*) FROM query WHERE {old}", (older_than_policy_step,)).fetchall()
-            db.execute(f"UPDATE query SET state = 'withdrawn' WHERE {old}", (older_than_policy_step,))
-            return n
+            return self._take_back(db, old, older_than_policy_step)
 
     @repeated
     def retire(self, segment_id: str, reason: str) -> int:
         """Takes back the open questions about a segment that cannot be shown; returns how many."""
         about = "comparison_id IN (SELECT id FROM comparison WHERE ? IN (segment_a, segment_b))"
         close = f"UPDATE lease SET closed_at = ? WHERE closed_at IS NULL AND {about}"
-        ready = f"state = 'ready' AND {about}"
         with self.db.transaction() as db:
             db.execute(close, (self.clock(), segment_id))
-            ((n,),) = db.execute(f"SELECT count(*) FROM query WHERE {ready}", (segment_id,)).fetchall()
-            db.execute(f"UPDATE query SET state = 'withdrawn', reason = ? WHERE {ready}", (reason, segment_id))
-            return n
+            return self._take_back(db, about, segment_id, reason)
+
+    @staticmethod
+    def _take_back(db: Statements, condition: str, value: object, reason: str | None = None) -> int:
+        """Withdraws the ready questions that meet a condition of one value; returns how many. None keeps the reason."""
+        ready = f"state = 'ready' AND {condition}"
+        # Counted before, because Red Hat 9 has a SQLite that does not know RETURNING.
+        ((n,),) = db.execute(f"SELECT count(*) FROM query WHERE {ready}", (value,)).fetchall()
+        db.execute(f"UPDATE query SET state = 'withdrawn', reason = coalesce(?, reason) WHERE {ready}", (reason, value))
+        return int(n)
 
     @repeated
     def claim(self, labeller: str, n: int = 1) -> list[Lease]:

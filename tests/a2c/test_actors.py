@@ -176,7 +176,7 @@ def test_segments_and_recorded_episodes_are_those_of_a_crew(tmp_path: Path, conn
 
 
 def test_a_run_that_is_stopped_leaves_no_actor(tmp_path: Path, connecting: RayCluster) -> None:
-    few = ("--n_envs", "1", "--n_steps", "8", "--policy_ckpt_interval", "1")
+    few = ("--n_envs", "2", "--n_steps", "8", "--policy_ckpt_interval", "1")
     flags = ("--actors", "ray", *few, *BRIEF_PPO, *UNEVALUATED, "--run_name", "a")
     for number, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         with started(tmp_path / number.name, TRUE_REWARDS, CARTPOLE, *flags) as process:

@@ -44,7 +44,7 @@ FRONT_FOOT_UP = {"o0": 0.1, "o1": -0.9}
 ONE_FOOT_UP = {**STANDING, "o2": -1.2, "o3": -0.5}
 
 
-# The numbers of the poses only: to make them takes MuJoCo, which each process that collects tests would start.
+# The poses are made in the test: here, each process that collects tests would start MuJoCo for them.
 @pytest.mark.parametrize(
     ("teacher", "env_id", "trick", "ordinary"),
     [
