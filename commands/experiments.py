@@ -37,8 +37,12 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 
 
 def _few_labels(n: int) -> tuple[str, ...]:
-    """Returns the moving dot with so few labels that all are asked for first, and every member learns from each."""
-    return _with_labels(MOVING_DOT, n, "--n_initial_prefs", str(n), "--ensemble_size", "3", *ALL_LABELS)
+    """Returns the moving dot with so few labels that all are asked for first, and every member learns from each.
+
+    Clips last a third of a second: the answer about a longer one tells less of each of its moves.
+    """
+    asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "5")
+    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
 
 
 def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
@@ -89,11 +93,22 @@ EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", (PREFERENCES, MOVING_DOT, "--synthetic_prefs")),
     **{
         f"moving-dot-{n}": Experiment(
-            f"the moving dot, {n} labels, all before it learns, each trained on 15 times",
+            f"the moving dot, {n} labels about short clips, in eight rounds before it learns, each trained on 15 times",
             (*_few_labels(n), "--label_passes", "15"),
         )
         for n in (40, 100)
     },
+    **{
+        f"moving-dot-{teacher}": Experiment(
+            f"the moving dot, 500 labels of B-Pref's teacher `{teacher}`",
+            (PREFERENCES, MOVING_DOT, "--teacher", teacher),
+        )
+        for teacher in ("mistake", "equal")
+    },
+    "moving-dot-40-mistake": Experiment(
+        "the moving dot, 40 labels as in moving-dot-40, of which one in ten is reversed",
+        (*_few_labels(40), "--label_passes", "15", "--teacher", "mistake"),
+    ),
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),

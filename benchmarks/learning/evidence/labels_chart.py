@@ -15,7 +15,7 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     """Draws a panel for each environment with several numbers of labels; lines join the interquartile means.
 
     Args:
-        found: recorded runs by experiment and seed. Left out are those whose teacher is not the true reward.
+        found: recorded runs by experiment and seed. Left out are those whose teacher is not the oracle.
     """
     from matplotlib.figure import Figure  # slow to import
 
@@ -41,11 +41,11 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
 
 
 def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[int, list[Run]]]:
-    """Returns the evaluated runs on labels of the true reward, by environment and `--max_prefs`; no ablations."""
+    """Returns the evaluated runs on the oracle's labels, by environment and `--max_prefs`; no ablations."""
     tasks: dict[str, dict[int, list[Run]]] = {}
     for run in (run for name, runs in found.items() if not name.startswith("ablation-") for run in runs.values()):
         settings = run["settings"]
-        own_teacher = ":" in (settings.get("prefs.teacher") or "")
-        if settings["mode"] == PREFERENCES and not own_teacher and "evaluation" in run["figures"]:
+        by_oracle = (settings.get("prefs.teacher") or "oracle") == "oracle"
+        if settings["mode"] == PREFERENCES and by_oracle and "evaluation" in run["figures"]:
             tasks.setdefault(settings["env_id"], {}).setdefault(settings["prefs.max_prefs"], []).append(run)
     return tasks
