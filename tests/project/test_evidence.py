@@ -56,7 +56,9 @@ def test_the_chart_of_labels_groups_runs_by_task_and_leaves_out_other_teachers()
 
     few, many, trick = run("Dot", 20), run("Dot", 500), run("Hopper", 900, **{"prefs.teacher": "circus:backflip"})
     true, unfinished = run("Dot", 500, mode=TRUE_REWARD), run("Dot", 40) | {"figures": {}}
-    found = {"a": {0: few, 1: unfinished}, "b": {0: many}, "c": {0: trick}, "d": {0: true}, "ablation-e": {0: few}}
+    mistakes = run("Dot", 500, **{"prefs.teacher": "mistake"})
+    found = {"a": {0: few, 1: unfinished}, "b": {0: many}, "c": {0: trick, 1: mistakes}, "d": {0: true}}
+    found["ablation-e"] = {0: few}
     assert by_task(found) == {"Dot": {20: [few], 500: [many]}}
 
 
