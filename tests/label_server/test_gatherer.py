@@ -47,6 +47,7 @@ from tests.support.commands import (
     here,
     one_sentence,
     policy_steps,
+    progress,
     started,
     wait_for,
 )
@@ -194,7 +195,7 @@ def test_the_trainers_death_while_somebody_looks_at_a_pair_loses_no_answer_and_c
 def test_where_people_label_on_the_page_the_runs_terminal_does_not_tell_the_true_reward(tmp_path: Path) -> None:
     """Who has started the run often labels in the browser beside it."""
     labels = ("--n_initial_prefs", "4", "--max_prefs", "4", "--n_initial_epochs", "2", "--eval_episodes", "1")
-    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, "--million_timesteps", "0.0005", "--run_name", "a")
+    words = ("train_policy_with_preferences", DOT, *SMALL, *labels, "--million_timesteps", "5", "--run_name", "a")
     with terminal(tmp_path / "a", columns=150, command=tuple(command(tmp_path, *words))) as screen:
         screen.read_until(lambda: LINK.search(screen.seen.decode()))
         found = LINK.search(screen.seen.decode())
@@ -209,9 +210,12 @@ def test_where_people_label_on_the_page_the_runs_terminal_does_not_tell_the_true
 
         screen.read_until(labelled)
         client.connection.close()
-        assert screen.ended() == 0
-    line, _, summary = screen.seen.decode().partition("Finished.")
-    assert "Training the policy" in line and "true episode reward" in summary
+        screen.read_until(lambda: any(row["episode_return"] for row in progress(tmp_path / "a")))
+        screen.mark = len(screen.seen)
+        screen.wait_for("Training the policy")
+        screen.press("\x03")
+        assert screen.ended() == 130
+    line = screen.seen.decode()
     assert "true reward" not in line and "evaluation " not in line
 
 
