@@ -47,8 +47,8 @@ from tests.support.commands import (
     here,
     one_sentence,
     policy_steps,
-    progress,
     started,
+    steps_with_a_return,
     wait_for,
 )
 from tests.support.labelling import Client, make_store, segment
@@ -210,13 +210,15 @@ def test_where_people_label_on_the_page_the_runs_terminal_does_not_tell_the_true
 
         screen.read_until(labelled)
         client.connection.close()
-        screen.read_until(lambda: any(row["episode_return"] for row in progress(tmp_path / "a")))
+        screen.read_until(lambda: steps_with_a_return(tmp_path / "a"))
         screen.mark = len(screen.seen)
         screen.wait_for("Training the policy")
         screen.press("\x03")
         assert screen.ended() == 130
     line = screen.seen.decode()
     assert "true reward" not in line and "evaluation " not in line
+    more = str((policy_steps(tmp_path / "a") + 100) / 1e6)
+    assert "true episode reward" in here(tmp_path, "--resume", str(tmp_path / "a"), "--million_timesteps", more).stdout
 
 
 @pytest.mark.parametrize(("flags", "status"), [(("--max_prefs", "3"), 0), ((), 130)])

@@ -132,8 +132,15 @@ def policy_steps(folder: Path) -> int:
 
 
 def progress(folder: Path) -> list[dict[str, str]]:
+    """The rows of progress.csv so far; none while there is no file."""
     # As it is at one moment: a header that comes after a first look at the file would be taken for a row.
-    return list(csv.DictReader(io.StringIO((folder / "progress.csv").read_text())))
+    path = folder / "progress.csv"
+    return list(csv.DictReader(io.StringIO(path.read_text()))) if path.exists() else []
+
+
+def steps_with_a_return(folder: Path) -> list[float]:
+    """The policy's steps in the rows that tell an episode's return."""
+    return [float(row["steps"]) for row in progress(folder) if row["episode_return"] not in ("", "nan")]
 
 
 def without_waits(text: str) -> str:
