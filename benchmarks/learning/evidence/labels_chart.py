@@ -36,7 +36,7 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
         axes.set_xticks(counts, [f"{n:,}" for n in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))  # below, where it hides no point
     figure.savefig(path, dpi=100)
 
 
