@@ -22,7 +22,7 @@ HEADLINES = {
     "walker-700": "Walker",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
-BODIES_PAIRS = {f"{task.lower()}-{n_labels}": f"{task.lower()}-true" for task, n_labels in BODIES_LABELS.items()}
+BODIES_PAIRS = {f"{task.lower()}-{n}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items() for n in counts}
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
 Runs = dict[int, Run]  # of an experiment, by seed
