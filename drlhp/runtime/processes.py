@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -57,6 +58,7 @@ def child_main(
         channels.reports.put(Failure(name, message, details))
 
     threading.excepthook = report_thread
+    gc.freeze()  # what was imported stays; looking through all of it would hold the body up for a tenth of a second
     try:
         body(channels, *arguments)
         status = 0

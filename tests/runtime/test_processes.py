@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -79,6 +80,19 @@ def test_a_child_that_hangs_in_an_environment_is_ended_with_all_that_it_has_star
     made.stop()
     assert said == ["The a2c process is ended: a step of Some-v0 has not returned."]
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def count_objects(channels: Channels, file: Path) -> None:
+    file.write_text(f"{len(gc.get_objects())}")
+
+
+def test_a_childs_garbage_collection_leaves_out_what_was_imported(
+    family: tuple[Children, list[str]], tmp_path: Path
+) -> None:
+    children, _ = family
+    children.start("counting", count_objects, tmp_path / "objects")
+    until(lambda: children.has_finished("counting"))
+    assert int((tmp_path / "objects").read_text()) < len(gc.get_objects()) / 20
 
 
 @pytest.mark.parametrize("status", [0, 3])
