@@ -98,6 +98,8 @@ class Learner:
         losses = self.losses(batch, returns_a, returns_b)  # (members, B)
         loss = (losses * batch.counts * weights.to(self.device)).sum(1) / batch.counts.sum(1).clamp(min=1)
         loss = loss + OUTPUT_PENALTY * raw.square().mean(1)
+        if self.config.reward_l1:
+            loss = loss + self.config.reward_l1 * raw.abs().mean(1)
         self.optimizer.zero_grad()
         loss.sum().backward()
         if self.adapts_l2:

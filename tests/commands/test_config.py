@@ -352,6 +352,8 @@ def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> Non
         ("l2", "-0.1"),
         ("l2", "nan"),
         ("l2", "inf"),
+        ("reward_l1", "-1"),
+        ("reward_l1", "inf"),
         ("crop_steps", "-1"),
         ("label_error_rate", "1"),
         ("label_buffer", "0"),

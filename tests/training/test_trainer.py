@@ -457,6 +457,35 @@ def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
     assert np.corrcoef(true, predicted_reward(trainer.predictor, observations, actions))[0, 1] > 0.8
 
 
+def rare_event(seed: int) -> Segment:
+    """Random numbers; a step is rewarded where the first of them is large."""
+    rng = np.random.default_rng(seed)
+    observations = rng.normal(size=(LENGTH, VECTORS.observation_shape[0])).astype(np.float32)
+    rewards = (observations[:, 0] > 1.5).astype(np.float32)
+    return Segment(
+        ENV_ID, observations, np.zeros(LENGTH, np.int64), rewards, stack=1, policy_step=0, seed=seed, fps=30.0
+    )
+
+
+def test_with_an_l1_penalty_the_steps_between_rare_events_earn_less(ring: Ring) -> None:
+    pairs = [Comparison(rare_event(2 * n), rare_event(2 * n + 1), flip=False) for n in range(150)]
+    ties = [pair.a.rewards.sum() == pair.b.rewards.sum() for pair in pairs]
+    answers = [Choice.EQUAL if tie else choice(pair) for pair, tie in zip(pairs, ties, strict=True)]
+    ring.db.add_answers(list(zip(pairs, answers, strict=True)), teacher="synthetic")
+    test = [rare_event(10_000 + n) for n in range(50)]
+    observations, actions = (np.concatenate([getattr(one, of) for one in test]) for of in ("observations", "actions"))
+    event = np.concatenate([one.rewards for one in test]) > 0
+    noise = []
+    for weight in (0.0, 0.3):
+        torch.manual_seed(0)
+        trainer = ring.trainer(replace(SMALL, n_initial_epochs=15, hold_out=False, reward_l1=weight))
+        pretrain(trainer)
+        reward = predicted_reward(trainer.predictor, observations, actions)
+        assert reward[event].mean() > reward[~event].mean()
+        noise.append(reward[~event].std() / (reward[event].mean() - reward[~event].mean()))
+    assert noise[1] < 0.8 * noise[0]
+
+
 def answer_at_random(db: PrefDB, n_labels: int) -> None:
     """Answers from which there is nothing to learn, only to remember."""
     rng = np.random.default_rng(0)
