@@ -12,6 +12,8 @@ GLUCARDS_ENDURO = "ALE/Enduro-v5"
 ALL_LABELS = ("--no_bootstrap", "--no_hold_out")
 FEW_PASSES = ("--n_initial_epochs", "25")
 HELD_OUT = ("--bootstrap", "--hold_out", "--n_initial_epochs", "200")  # the opposite: as the paper has it
+# For few labels where points are rare: many small batches, weights that decay, and most steps without a reward.
+RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25")
 # The labels of each task: as many as the defaults ask for, then perhaps fewer.
 BODIES_LABELS = {
@@ -30,7 +32,7 @@ class Experiment:
     ordinary: str = ""  # the experiment whose agent plays beside this one's in the final video
 
 
-def _quick(million_timesteps: int) -> tuple[str, ...]:
+def _quick(million_timesteps: float) -> tuple[str, ...]:
     """Returns PPO with one pass over large rollouts: the fastest way to learn Pong that we found on a small machine."""
     rollouts = ("--n_envs", "32", "--n_steps", "64", "--ppo_epochs", "1", "--ppo_minibatches", "8")
     length = ("--million_timesteps", str(million_timesteps), "--lr_zero_million_timesteps", str(million_timesteps))
@@ -122,6 +124,10 @@ EXPERIMENTS = {
     "pong-10k": Experiment("Pong, 10,000 labels", _with_labels(PONG, 10_000, *_quick(3))),
     "pong-5.6k": Experiment("Pong, 5,600 labels", _with_labels(PONG, 5600, *_quick(3))),
     "pong-3.3k": Experiment("Pong, 3,300 labels", _with_labels(PONG, 3300, *_quick(3))),
+    "pong-500": Experiment(
+        "Pong, 500 labels, half of them before it learns, and a predictor that rewards few steps",
+        _with_labels(PONG, 500, *_quick(2.5), "--n_initial_prefs", "250", *ALL_LABELS, *RARE_POINTS),
+    ),
     "pong-true": Experiment("Pong on the true reward", (TRUE_REWARD, PONG, *_quick(3))),
     "pong-true-a2c": Experiment("Pong on the true reward, the paper's A2C", (TRUE_REWARD, PONG, "--algo", "a2c")),
     "pong-paper": Experiment(
