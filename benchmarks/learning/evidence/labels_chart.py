@@ -10,6 +10,8 @@ from benchmarks.learning.evidence.store import Run
 from benchmarks.learning.evidence.tables import ACTIONS, score
 from commands.experiments import PREFERENCES
 
+COLUMNS = 3  # of panels
+
 
 def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     """Draws a panel for each environment with several numbers of labels; lines join the interquartile means.
@@ -20,9 +22,13 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     from matplotlib.figure import Figure  # slow to import
 
     tasks = {env_id: by_labels for env_id, by_labels in by_task(found).items() if len(by_labels) > 1}
-    figure = Figure(figsize=(5.5 * len(tasks), 4), layout="constrained")
-    panels: Any = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for axes, (env_id, by_labels) in zip(panels, tasks.items(), strict=True):
+    n_columns = min(len(tasks), COLUMNS)
+    n_rows = -(-len(tasks) // n_columns)
+    figure = Figure(figsize=(5.5 * n_columns, 4 * n_rows), layout="constrained")
+    panels: Any = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for axes in panels[len(tasks) :]:
+        axes.remove()
+    for axes, (env_id, by_labels) in zip(panels, tasks.items(), strict=False):
         counts = sorted(by_labels)
         for colour, (policy, actions) in zip(("C0", "C1"), ACTIONS.items(), strict=True):
             scores = [[score(run, policy) for run in by_labels[n]] for n in counts]
