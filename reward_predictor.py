@@ -65,8 +65,8 @@ class PredictorConfig:
     rate (AdamW's weight decay). The paper's is `adaptive`: one for each member, which holds its loss on the labels that
     its bootstrap leaves out between 1.1 and 1.5 times its training loss."""
     reward_l1: Annotated[float, FINITE] = 0.0
-    """Weight of the mean absolute raw reward in the loss (L1). With it most steps earn nothing, and an answer is put
-    down to the few that decide it, such as the end of a rally."""
+    """Weight of the mean absolute raw reward in the loss (L1), so that most steps earn nothing: for tasks in which few
+    steps decide an answer, such as the end of a rally."""
     crop_steps: Annotated[int, at_least(0)] = 0
     """Most steps that a random crop removes from both segments of a pair in a training batch; 0 does not crop."""
     reward_target: Literal["preferences", "true_return"] = "preferences"

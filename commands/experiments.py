@@ -12,8 +12,6 @@ GLUCARDS_ENDURO = "ALE/Enduro-v5"
 ALL_LABELS = ("--no_bootstrap", "--no_hold_out")
 FEW_PASSES = ("--n_initial_epochs", "25")
 HELD_OUT = ("--bootstrap", "--hold_out", "--n_initial_epochs", "200")  # the opposite: as the paper has it
-# For few labels where points are rare: many small batches, weights that decay, and most steps without a reward.
-RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25")
 # The labels of each task: as many as the defaults ask for, then perhaps fewer.
 BODIES_LABELS = {
@@ -21,6 +19,8 @@ BODIES_LABELS = {
     "Reacher": (700,),
     "Ant": (1400,),
 }
+# For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
+RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _bodies() -> dict[str, Experiment]:
         command = _with_labels(env_id, n_labels, *ALL_LABELS, *few_passes, *beginning_anew)
         found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", command)
         for n in fewer:
-            # A quarter first, as with all labels; the passes at which the predictor is right about what comes next.
+            # A quarter first, as of 700. After more passes the predictor errs on what the policy does next.
             flags = ("--n_initial_prefs", str(n // 4), *FEW_PASSES, "--label_passes", "50", *beginning_anew)
             title = f"{task}, {n:,} labels, each trained on 50 times"
             found[f"{name}-{n}"] = Experiment(title, _with_labels(env_id, n, *ALL_LABELS, *flags))

@@ -458,13 +458,9 @@ def test_the_predictor_learns_what_is_preferred(ring: Ring) -> None:
 
 
 def rare_event(seed: int) -> Segment:
-    """Random numbers; a step is rewarded where the first of them is large."""
-    rng = np.random.default_rng(seed)
-    observations = rng.normal(size=(LENGTH, VECTORS.observation_shape[0])).astype(np.float32)
-    rewards = (observations[:, 0] > 1.5).astype(np.float32)
-    return Segment(
-        ENV_ID, observations, np.zeros(LENGTH, np.int64), rewards, stack=1, policy_step=0, seed=seed, fps=30.0
-    )
+    """Returns random vectors; a step is rewarded if its first number is large."""
+    made = segment(seed)
+    return replace(made, rewards=(made.rewards > 1.5).astype(np.float32))
 
 
 def test_with_an_l1_penalty_the_steps_between_rare_events_earn_less(ring: Ring) -> None:

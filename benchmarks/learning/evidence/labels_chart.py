@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from benchmarks.learning.evidence.estimates import iqm
 from benchmarks.learning.evidence.store import Run
 from benchmarks.learning.evidence.tables import ACTIONS, score
 from commands.experiments import PREFERENCES
 
-COLUMNS = 3  # of panels
+COLUMNS = 3  # panels side by side; more would be too small to read
 
 
 def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
@@ -22,13 +21,10 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     from matplotlib.figure import Figure  # slow to import
 
     tasks = {env_id: by_labels for env_id, by_labels in by_task(found).items() if len(by_labels) > 1}
-    n_columns = min(len(tasks), COLUMNS)
-    n_rows = -(-len(tasks) // n_columns)
+    n_rows, n_columns = -(-len(tasks) // COLUMNS), min(len(tasks), COLUMNS)
     figure = Figure(figsize=(5.5 * n_columns, 4 * n_rows), layout="constrained")
-    panels: Any = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for axes in panels[len(tasks) :]:
-        axes.remove()
-    for axes, (env_id, by_labels) in zip(panels, tasks.items(), strict=False):
+    for number, (env_id, by_labels) in enumerate(tasks.items(), start=1):
+        axes = figure.add_subplot(n_rows, n_columns, number)
         counts = sorted(by_labels)
         for colour, (policy, actions) in zip(("C0", "C1"), ACTIONS.items(), strict=True):
             scores = [[score(run, policy) for run in by_labels[n]] for n in counts]
