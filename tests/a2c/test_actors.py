@@ -20,6 +20,7 @@ import torch
 from a2c.config import PolicyConfig
 from a2c.crew import Cluster
 from a2c.follower import start_crew
+from a2c.ray_crew import RayCrew
 from a2c.worker import PolicyWorker, WorkerSpec
 from drlhp.errors import UserError
 from drlhp.runtime.channels import Channels, drain
@@ -77,7 +78,7 @@ def working(folder: Path, config: PolicyConfig, env_id: str, actors: int, **spec
 
 
 def actors_of(cluster: RayCluster) -> list[int]:
-    """The processes of actors, by the node."""
+    """The processes of actors."""
     found = []
     for pid in (child for raylet in cluster.raylets for child in descendants(raylet)):
         with contextlib.suppress(OSError):
@@ -135,7 +136,9 @@ def test_actors_give_the_same_weights_as_a_crew_and_one_that_is_killed_is_replac
 
 def check_replacement(worker: PolicyWorker, cluster: RayCluster) -> None:
     """Kills the second actor: its environments begin anew, those of the first go on, and so does the training."""
-    lost, r = actors_of(cluster)[1], worker.runner.rollout
+    r, crew = worker.runner.rollout, worker.crew
+    assert isinstance(crew, RayCrew)
+    lost = crew.ray.get(crew.actors[1].__ray_call__.remote(lambda _: os.getpid()))  # it may be on either node
     kept, before, updates = r.observations[-1].copy(), weights(worker), worker.updates
     os.kill(lost, signal.SIGKILL)
     worker.step()
