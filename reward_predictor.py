@@ -390,8 +390,11 @@ class PredictorCopy:
 
     def member_rewards(self, observations: np.ndarray | Tensor, actions: np.ndarray | Tensor) -> MemberRewards:
         """(B, ...), (B,) or (B, A) -> (members, B) rewards, and keeps some of the steps for the normaliser."""
-        device = self.predictor.device
-        observations, actions = to_device(observations, device), to_device(actions, device)
+        observations, actions = (to_device(x, self.predictor.device) for x in (observations, actions))
         self._recent.add(observations, actions)
         raw = self._quick.member_rewards(observations, actions)
         return MemberRewards(raw, self._quick.normalised(raw))
+
+    def past_rewards(self, observations: Tensor, actions: Tensor) -> np.ndarray:
+        """(B, ...), (B,) or (B, A) -> (members, B) normalised rewards of steps of any age; keeps none of them."""
+        return self._quick.normalised(self._quick.member_rewards(observations, actions))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from drlhp.bounds import POSITIVE, SHARE, at_least
 
-Algo = Literal["a2c", "ppo", "trpo"]
+Algo = Literal["a2c", "ppo", "trpo", "sac"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class PolicyConfig:
     """Policy training; values here are the paper's for Atari (appendix A.2), and envs/tuned.py has what differs."""
 
     algo: Algo = "a2c"
-    """Update rule: n-step A2C (the paper's on Atari), PPO, or TRPO (the paper's on MuJoCo; only for vectors)."""
+    """Update rule: n-step A2C (the paper's on Atari), PPO, TRPO (the paper's on MuJoCo; only for vectors), or SAC (only
+    for vectors and continuous actions), which learns from past steps again and again."""
     n_envs: Annotated[int, at_least(1)] = 16
     """Parallel environments."""
     million_timesteps: Annotated[float, POSITIVE] = 10.0
@@ -55,6 +56,8 @@ class PolicyConfig:
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: Annotated[int, at_least(1)] = 8
     """Minibatches per pass (PPO only)."""
+    replay_ratio: Annotated[float, POSITIVE] = 0.25
+    """Updates per agent step (SAC only)."""
     max_kl: Annotated[float, POSITIVE] = 0.01
     """Bound on the mean KL divergence between the policies before and after an update, in nats (TRPO only)."""
     normalise_pixels: bool = True
@@ -104,4 +107,17 @@ TRPO_DEFAULTS: dict[str, object] = {
     "lr_zero_million_timesteps": 0.0,
     "gae_lambda": 0.97,
 }
-ALGORITHMS_DEFAULTS: dict[str, dict[str, object]] = {"a2c": {}, "ppo": PPO_DEFAULTS, "trpo": TRPO_DEFAULTS}
+# Defaults with `--algo sac`: the field's learning rate, short rollouts, and whole episodes, because lying on the ground
+# takes little of what is learned from.
+SAC_DEFAULTS: dict[str, object] = {
+    "n_envs": 16,
+    "n_steps": 8,
+    "lr": 3e-4,
+    "lr_zero_million_timesteps": 0.0,
+}
+ALGORITHMS_DEFAULTS: dict[str, dict[str, object]] = {
+    "a2c": {},
+    "ppo": PPO_DEFAULTS,
+    "trpo": TRPO_DEFAULTS,
+    "sac": SAC_DEFAULTS,
+}

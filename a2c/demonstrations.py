@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from a2c.acting import ActingPolicy
 from a2c.model import PIXEL_STEPS, Policy
 from drlhp.errors import UserError
 from drlhp.networks.device import to_device
@@ -142,7 +143,9 @@ def _misfit(read: Demonstrations, info: EnvInfo) -> str | None:
     return None
 
 
-def record(info: EnvInfo, policy: Policy, *, episodes: int, seed: int, deterministic: bool) -> Iterator[Demonstrations]:
+def record(
+    info: EnvInfo, policy: ActingPolicy, *, episodes: int, seed: int, deterministic: bool
+) -> Iterator[Demonstrations]:
     """Plays whole episodes, and yields each one when it ends."""
     env = make_vec_env(info.env_id, 1, seed, all_frames=info.all_frames)
     try:

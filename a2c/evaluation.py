@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.film import Camera, filmed_steps
-from a2c.model import Policy
 from drlhp.runtime.channels import Channels
 from drlhp.runtime.run_files import EVALUATIONS, POLICIES
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
@@ -58,7 +58,7 @@ class Episodes:
 
 def play(
     env: PreferenceVecEnv,
-    policy: Policy,
+    policy: ActingPolicy,
     channels: Channels,
     *,
     seed: int,
@@ -137,7 +137,7 @@ class Evaluator:
             return False
         return last or steps // self.interval > self.evaluated_at // self.interval
 
-    def evaluate(self, policy: Policy, channels: Channels, steps: int) -> dict[str, Episodes] | None:
+    def evaluate(self, policy: ActingPolicy, channels: Channels, steps: int) -> dict[str, Episodes] | None:
         """Episodes by the names in POLICIES: the most likely actions (or means), and actions drawn at random.
 
         Both start alike. None if the run is stopped meanwhile.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, CrewBroken, Followers, allocate, linked, share
 from a2c.environments import make_share
@@ -27,25 +28,25 @@ from envs import env_info
 class Shared:
     """What all processes of a crew see, laid out in the same order in each of them."""
 
-    policy: Policy
     rollout: Rollout
     gradients: list[list[torch.Tensor]]  # of each process but the leader
 
     @classmethod
     def lay_out(
-        cls, policy: Policy, env_id: str, config: PolicyConfig, arena: Arena, size: int, *, leads: bool
+        cls, policy: ActingPolicy, env_id: str, config: PolicyConfig, arena: Arena, size: int, *, leads: bool
     ) -> Shared:
         """Moves the policy to the arena: the leader writes its weights there, the others take over what they find.
 
         A process that works alone leaves the policy where it is, perhaps on a GPU.
         """
         if size > 1:
+            assert isinstance(policy, Policy)
             policy.move_to(arena, fill=leads)
         sizes = (config.n_steps, config.n_envs)
         rollout = Rollout.allocate(env_info(env_id), *sizes, arena, policy.channels_last, policy.memory_size)
         # In float32 on every device: each process casts its own share.
         shares = [[arena.tensor(parameter) for parameter in policy.parameters()] for _ in range(size - 1)]
-        return cls(policy, rollout, shares)
+        return cls(rollout, shares)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Follower:
     def __init__(self, spec: FollowerSpec) -> None:
         self.spec, self.config = spec, spec.config
         self.mine = share(spec.config.n_envs, spec.size, spec.index)
-        policy, arena = Policy(env_info(spec.env_id), spec.config.policy_network), Arena(spec.memory)
-        self.shared = Shared.lay_out(policy, spec.env_id, spec.config, arena, spec.size, leads=False)
+        self.policy, arena = Policy(env_info(spec.env_id), spec.config.policy_network), Arena(spec.memory)
+        self.shared = Shared.lay_out(self.policy, spec.env_id, spec.config, arena, spec.size, leads=False)
         self.batch = Batch.of(self.shared.rollout)
         self.actor: Actor | None = None
 
@@ -75,8 +76,8 @@ class Follower:
         """Starts this process's environments; environment i of the rollout has the seed `seed + i`."""
         env = make_share(self.spec.env_id, self.config, self.mine, seed)
         if self.config.algo == "a2c":
-            self.shared.policy.keep(self.config.n_steps, env.num_envs)
-        self.actor = Actor(env, self.mine, self.shared.policy, self.shared.rollout)
+            self.policy.keep(self.config.n_steps, env.num_envs)
+        self.actor = Actor(env, self.mine, self.policy, self.shared.rollout)
 
     def act(self, given_up: NDArray[np.bool_] | None) -> None:
         """Fills this process's columns of the rollout."""
@@ -85,7 +86,7 @@ class Follower:
 
     def descend(self, descent: Descent) -> list[float]:
         """Writes its share of a gradient to the shared memory; returns its share of the losses."""
-        found, losses = gradients(self.shared.policy, self.batch, self.config, descent)
+        found, losses = gradients(self.policy, self.batch, self.config, descent)
         torch._foreach_copy_(self.shared.gradients[self.spec.index - 1], list(found))
         return losses.tolist()  # numbers: a tensor would travel as shared memory, by a connection of its own
 

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.crew import ALONE, Crew
 from a2c.model import Policy
 from a2c.returns import ValueUnits, advantages, continuing_advantages
 from a2c.runner import Rollout
+from a2c.squashed import SquashedPolicy
 from a2c.trpo import trpo_update
 from a2c.update import Batch, a2c_update, make_optimizer, ppo_update
 from drlhp.networks.device import to_device
@@ -22,8 +24,10 @@ from envs import EnvInfo
 UPDATES = {"a2c": a2c_update, "ppo": ppo_update, "trpo": trpo_update}
 
 
-def new_policy(info: EnvInfo, config: PolicyConfig, device: torch.device) -> Policy:
+def new_policy(info: EnvInfo, config: PolicyConfig, device: torch.device) -> ActingPolicy:
     """Returns an untrained policy."""
+    if config.algo == "sac":
+        return SquashedPolicy(info, device)
     policy = Policy(info, config.policy_network, device)
     if policy.log_std is not None:
         torch.nn.init.constant_(policy.log_std, math.log(config.init_noise_std))
@@ -31,29 +35,27 @@ def new_policy(info: EnvInfo, config: PolicyConfig, device: torch.device) -> Pol
 
 
 class Learner:
-    """Updates the policy from rollouts and their rewards.
+    """Updates the policy from rollouts and their rewards; the subclasses say how.
 
     Args:
-        policy: what learns; the crew's processes have its weights already.
-        crew: computes the gradients on pixels together.
+        policy: what learns.
     """
 
-    KEPT = ("policy", "optimizer", "units")
+    KEPT: tuple[str, ...] = ("policy", "optimizer", "units")
 
-    def __init__(self, info: EnvInfo, config: PolicyConfig, policy: Policy, crew: Crew = ALONE) -> None:
+    def __init__(self, info: EnvInfo, config: PolicyConfig, policy: ActingPolicy) -> None:
         self.info, self.config, self.policy = info, config, policy
-        # A minibatch of vectors takes less time than sending the orders to the crew.
-        self._crew = crew if info.kind == "pixels" else ALONE
         self.optimizer = make_optimizer(policy, config)
-        self.units = ValueUnits()  # the rewards' own, unless the policy learns from vectors
+        self.units = ValueUnits()  # the rewards' own, unless a policy learns from vectors by rollouts
 
     def begin_anew(self) -> None:
         """Forgets all that the policy has learned."""
-        anew = new_policy(self.info, self.config, self.policy.device)
-        anew.box = self.policy.box  # an older checkpoint's policy keeps its unit
-        self.policy.load_state_dict(anew.state_dict())
+        self.policy.load_state_dict(self._untrained().state_dict())
         self.optimizer = make_optimizer(self.policy, self.config)
         self.units = ValueUnits()
+
+    def _untrained(self) -> ActingPolicy:
+        return new_policy(self.info, self.config, self.policy.device)
 
     def scheduled(self, steps: int) -> PolicyConfig:
         """Returns the settings after so many agent steps, and gives the optimiser its learning rate.
@@ -101,6 +103,38 @@ class Learner:
             config: the settings of this moment (`scheduled`).
             exploring: the rewards are for exploration, so their scale differs from that of later ones.
         """
+        raise NotImplementedError
+
+
+class RolloutLearner(Learner):
+    """Learns from each rollout once, by the policy that acted in it.
+
+    Args:
+        policy: what learns; the crew's processes have its weights already.
+        crew: computes the gradients on pixels together.
+    """
+
+    def __init__(self, info: EnvInfo, config: PolicyConfig, policy: Policy, crew: Crew = ALONE) -> None:
+        super().__init__(info, config, policy)
+        self._learning = policy
+        # A minibatch of vectors takes less time than sending the orders to the crew.
+        self._crew = crew if info.kind == "pixels" else ALONE
+
+    def _untrained(self) -> ActingPolicy:
+        anew = super()._untrained()
+        assert isinstance(anew, Policy)
+        anew.box = self._learning.box  # an older checkpoint's policy keeps its unit
+        return anew
+
+    def update(
+        self,
+        rollout: Rollout,
+        rewards: np.ndarray,
+        observations: Tensor,
+        config: PolicyConfig,
+        *,
+        exploring: bool = False,
+    ) -> dict[str, float]:
         values = self.units.values(rollout.values)
         gained = self._advantages(rollout, rewards, values, self.units.values(rollout.last_values))
         # Rewards on pixels are clipped or predicted to a scale already, as the paper's settings for Atari expect.
@@ -109,7 +143,7 @@ class Learner:
         rollout.advantages[:] = gained / self.units.deviation
         rollout.returns[:] = self.units.targets(gained + values)
         batch = Batch.of(rollout, observations, self.policy.device)
-        return UPDATES[config.algo](self.policy, self.optimizer, batch, config, self._crew)
+        return UPDATES[config.algo](self._learning, self.optimizer, batch, config, self._crew)
 
     def _advantages(
         self, rollout: Rollout, rewards: np.ndarray, values: np.ndarray, last_values: np.ndarray

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
+from a2c.acting import ActingPolicy
 from a2c.action_box import action_box
 from a2c.body import ComputingBody
 from a2c.crew import Arena
@@ -35,7 +35,7 @@ class Evaluation:
     values: Tensor
 
 
-class Policy(nn.Module):
+class Policy(ActingPolicy):
     """Actor and critic on one body.
 
     Args:
@@ -45,8 +45,7 @@ class Policy(nn.Module):
     """
 
     def __init__(self, info: EnvInfo, network: str, device: torch.device = CPU) -> None:
-        super().__init__()
-        self.device = device
+        super().__init__(device)
         self.body: nn.Module
         if info.kind == "vector":
             self.body = networks.PolicyMLP(info.observation_shape[0])
@@ -70,8 +69,6 @@ class Policy(nn.Module):
         self.to(device)
         self._computing = ComputingBody(self.body, device)
         self._gradients: list[Tensor] = []  # of the float32 weights, memory that every update uses again
-        # The newest observations that `act` moved to the device; the policy's process makes room for some on a GPU.
-        self.acted_on: deque[Tensor] = deque(maxlen=0)
         self.descending: Recorded | None = None  # see `a2c.update`
         self._deciding = Recorded(self._decided) if device.type == "cuda" and self.lstm is None else None
 

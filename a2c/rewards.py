@@ -29,7 +29,10 @@ class Rewarder(Protocol):
         """Takes over the newest weights; returns how many times weights were published (0: none yet)."""
 
     def member_rewards(self, observations: Tensor, actions: Tensor) -> MemberRewards:
-        """(B, ...), (B,) or (B, A) -> (members, B) rewards."""
+        """(B, ...), (B,) or (B, A) -> (members, B) rewards of a rollout."""
+
+    def past_rewards(self, observations: Tensor, actions: Tensor) -> np.ndarray:
+        """(B, ...), (B,) or (B, A) -> (members, B) normalised rewards of steps of any age."""
 
 
 class RewarderSpec(Protocol):

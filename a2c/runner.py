@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from a2c.acting import ActingPolicy
 from a2c.crew import ALONE, Arena, Crew
 from a2c.history import History
-from a2c.model import Policy
 from a2c.recorder import EpisodeRecorder
 from drlhp.data.candidate import Candidate
 from drlhp.data.cutter import SegmentCutter
@@ -145,7 +145,12 @@ class Actor:
     """
 
     def __init__(
-        self, env: PreferenceVecEnv, mine: slice, policy: Policy, rollout: Rollout, phases: np.ndarray | None = None
+        self,
+        env: PreferenceVecEnv,
+        mine: slice,
+        policy: ActingPolicy,
+        rollout: Rollout,
+        phases: np.ndarray | None = None,
     ) -> None:
         self.env, self.mine, self.policy, self.rollout = env, mine, policy, rollout
         self.views: list[np.ndarray] = []  # colour frames of each step, if people watch
@@ -257,7 +262,7 @@ class Runner:
         self,
         envs: Sequence[PreferenceVecEnv],
         info: EnvInfo,
-        policy: Policy,
+        policy: ActingPolicy,
         rollout: Rollout,
         seed: int,
         watch: bool,

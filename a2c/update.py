@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.crew import ALONE, Crew, share
 from a2c.model import Policy
@@ -123,12 +124,12 @@ def _rows(x: Tensor, indices: Tensor) -> Tensor:
     return x.index_select(0, indices)
 
 
-def make_optimizer(policy: Policy, config: PolicyConfig) -> Optimizer:
-    """Returns RMSProp for A2C, as in the paper; Adam for PPO and for the critic of TRPO."""
-    params = list(policy.parameters())
-    if config.algo in ("ppo", "trpo"):
-        return UncompiledAdam(params, lr=config.lr, eps=1e-5, fused=True)
-    return RMSProp(params, lr=config.lr)
+def make_optimizer(policy: ActingPolicy, config: PolicyConfig) -> Optimizer:
+    """Returns RMSProp for A2C, as in the paper; Adam for the others, of TRPO for the critic alone."""
+    params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    if config.algo == "a2c":
+        return RMSProp(params, lr=config.lr)
+    return UncompiledAdam(params, lr=config.lr, eps=1e-8 if config.algo == "sac" else 1e-5, fused=True)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.crew import NO_FOLLOWERS, Arena, Cluster, Crew, CrewBroken, Followers
 from a2c.demonstrations import Demonstrations, clone
@@ -18,13 +19,15 @@ from a2c.environments import make_groups
 from a2c.evaluation import Evaluator, training_seed
 from a2c.exploration import StateEntropy
 from a2c.follower import Shared
-from a2c.learner import Learner, new_policy
+from a2c.learner import Learner, RolloutLearner, new_policy
 from a2c.model import Policy
 from a2c.remote import RemoteSpec
 from a2c.restarts import Restarts
-from a2c.rewards import RewarderSpec, Rewards, disagreement_bonus, predicted_rewards, true_rewards
+from a2c.rewards import Rewarder, RewarderSpec, Rewards, disagreement_bonus, predicted_rewards, true_rewards
 from a2c.runner import Rollout, Runner
+from a2c.sac import ReplayLearner
 from a2c.saved import Course, PolicyCheckpoints
+from a2c.squashed import SquashedPolicy
 from a2c.telemetry import Telemetry
 from drlhp.errors import naming
 from drlhp.networks.device import CPU
@@ -33,7 +36,7 @@ from drlhp.runtime.curves import Curves
 from drlhp.runtime.pulse import doing
 from drlhp.runtime.snapshot import restore_kept
 from drlhp.runtime.turns import StopFlag
-from envs import EnvError, env_info
+from envs import EnvError, EnvInfo, env_info
 
 EPISODES_IN_VAIN = 1000  # before the first label; if so many gave no segment, later ones will not either
 NOTICED_SECONDS = 10.0  # ample time for the main process to see that a child has died
@@ -69,11 +72,13 @@ class WorkerSpec:
         return min(self.config.n_envs, n_shown)
 
 
-def crew_of(spec: WorkerSpec, policy: Policy, shared: Shared, stop: StopFlag) -> Crew:
+def crew_of(spec: WorkerSpec, policy: ActingPolicy, shared: Shared, stop: StopFlag) -> Crew:
     """Returns the other processes: those that share the work on this machine, or actors on a cluster."""
     if spec.cluster is None:
         return Crew(spec.followers.links, shared.gradients)
     from a2c.ray_crew import RayCrew  # without actors there nothing of Ray is imported
+
+    assert isinstance(policy, Policy)
 
     actors = RemoteSpec(
         spec.env_id,
@@ -83,6 +88,16 @@ def crew_of(spec: WorkerSpec, policy: Policy, shared: Shared, stop: StopFlag) ->
         torch_version=torch.__version__,
     )
     return RayCrew(spec.cluster, actors, policy, shared.rollout, stop)
+
+
+def learner_of(
+    info: EnvInfo, config: PolicyConfig, policy: ActingPolicy, crew: Crew, rewarder: Rewarder | None
+) -> Learner:
+    """Returns the learner for this kind of policy."""
+    if isinstance(policy, SquashedPolicy):
+        return ReplayLearner(info, config, policy, rewarder)
+    assert isinstance(policy, Policy)
+    return RolloutLearner(info, config, policy, crew)
 
 
 class PolicyWorker:
@@ -109,7 +124,7 @@ class PolicyWorker:
         size = len(spec.followers.links) + 1
         shared = Shared.lay_out(self.policy, spec.env_id, self.config, arena, size, leads=True)
         self.crew = crew_of(spec, self.policy, shared, channels.stop)
-        self.learner = Learner(self.info, self.config, self.policy, self.crew)
+        self.learner = learner_of(self.info, self.config, self.policy, self.crew, self.rewarder)
         self.checkpoints = PolicyCheckpoints(
             spec.run_dir / "policy", self.info.env_id, self.config, self.learner, self.rewarder, spec.run_id
         )
@@ -149,6 +164,7 @@ class PolicyWorker:
             self.curves.add({"demonstrations/held_out_log_probability": log_probability}, epoch)
             return not self.channels.stop.is_set()
 
+        assert isinstance(self.policy, Policy)
         shown, normalises = Demonstrations.load(place, self.info), self.config.normalise_pixels
         clone(self.policy, shown, seed=self.spec.seed, normalise_pixels=normalises, report=report)
 
@@ -164,6 +180,7 @@ class PolicyWorker:
         if envs and spec.device.type == "cuda":  # then the update and the reward predictor need no second transfer
             self.policy.acted_on = deque(maxlen=config.n_steps * len(envs))
         elif envs and config.algo == "a2c":  # its one update is by the policy that acted
+            assert isinstance(self.policy, Policy)
             self.policy.keep(config.n_steps, envs[0].num_envs)
         runner = Runner(
             envs,

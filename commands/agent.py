@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from a2c.model import Policy
+from a2c.acting import ActingPolicy
+from a2c.config import PolicyConfig
+from a2c.learner import new_policy
 from drlhp.bounds import check
+from drlhp.networks.device import CPU
 from drlhp.runtime import checkpoint
 from envs import EnvInfo, PreferenceVecEnv, env_info
 from reward_predictor import PredictorConfig, PredictorInputs, RewardPredictor
@@ -20,7 +23,7 @@ class Agent:
     """A trained policy and, if its run has one, the reward predictor."""
 
     info: EnvInfo
-    policy: Policy
+    policy: ActingPolicy
     predictor: RewardPredictor | None
     policy_path: Path
     folder: Path  # the run's, or the one that holds the checkpoint
@@ -40,7 +43,7 @@ class Agent:
         if info.all_frames is not None:  # a choice that older policies did not have
             info = replace(info, all_frames=bool(state.get("all_frames", False)))
         with checkpoint.entries(path):
-            policy = Policy(info, state["network"])
+            policy = new_policy(info, PolicyConfig(state["algo"], policy_network=state["network"]), CPU)
             checkpoint.fill(policy, state["weights"], path)
         return cls(info, policy, load_predictor(folder / "reward_predictor", info), path, folder)
 

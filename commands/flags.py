@@ -40,6 +40,7 @@ FIXED = (
 
 
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
+OF_ROLLOUTS = (*OF_AN_ALGORITHM, "first_episode_steps", "policy_reset_million_timesteps")
 OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")  # how long a game takes to learn depends on the algorithm too
 
 
@@ -243,7 +244,9 @@ def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
         tuned["n_initial_prefs"] = initial
     algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
     if algo != tuned.get("algo", PolicyConfig.algo):  # the tuned settings are for another algorithm
-        others = OF_A_GAME if info.kind == "pixels" and tuned.get("algo") == "ppo" else OF_AN_ALGORITHM
+        others: tuple[str, ...] = OF_ROLLOUTS if algo == "sac" else OF_AN_ALGORITHM
+        if info.kind == "pixels" and tuned.get("algo") == "ppo":
+            others = OF_A_GAME
         tuned = {name: value for name, value in tuned.items() if name not in others}
     values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
     length = values.get("million_timesteps", PolicyConfig.million_timesteps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from commands.config import RunConfig
@@ -23,6 +24,7 @@ def validate(config: RunConfig) -> None:
         _check_ensemble_of_new_run,
         _check_clips,
         _check_algorithm,
+        _check_off_policy,
         _check_first_episodes,
         _check_frames,
         _check_policy_network,
@@ -144,6 +146,26 @@ def _check_algorithm(config: RunConfig) -> None:
         raise UserError("--ppo_minibatches must not exceed n_envs * n_steps; lower it or collect more.")
     if policy.algo == "trpo" and env_info(config.env_id).kind == "pixels":
         raise UserError(f"--algo trpo learns from vectors, and {config.env_id} shows pixels; give --algo ppo.")
+
+
+def _check_off_policy(config: RunConfig) -> None:
+    if config.policy.algo != "sac":
+        return
+    info = env_info(config.env_id)
+    if info.kind == "pixels" or info.action_bounds is None or not np.isfinite(info.action_bounds).all():
+        raise UserError(
+            f"--algo sac needs vectors, and continuous actions with bounds, and {config.env_id} has others; give "
+            "--algo ppo."
+        )
+    impossible = {
+        "actors": config.cluster is not None,
+        "demonstrations": config.policy.demonstrations is not None,
+        "disagreement_bonus": config.policy.disagreement_bonus > 0,
+        "first_episode_steps": config.policy.first_episode_steps > 0,
+        "continuing_episodes": config.policy.continuing_episodes,
+    }
+    for name in (name for name, given in impossible.items() if given):
+        raise UserError(f"--{name} does not go with --algo sac; leave it out, or give --algo ppo.")
 
 
 def _check_frames(config: RunConfig) -> None:

@@ -85,18 +85,18 @@ class _Learner:
         import torch
 
         from a2c.crew import Arena
-        from a2c.learner import Learner, new_policy
+        from a2c.learner import RolloutLearner
+        from a2c.model import Policy
         from a2c.parcels import unpack_first
         from a2c.remote import RemoteFollower, RemoteSpec
         from a2c.runner import Rollout
         from benchmarks.speed.parts import PONG
-        from drlhp.networks.device import CPU
         from envs import env_info
 
         torch.set_num_threads(1)
         self.config, self.info, self.mine = config, env_info(PONG), slice(0, config.n_envs)
-        self.policy = new_policy(self.info, config, CPU)
-        self.learner = Learner(self.info, config, self.policy)
+        self.policy = Policy(self.info, config.policy_network)
+        self.learner = RolloutLearner(self.info, config, self.policy)
         shape = (config.n_steps, config.n_envs)
         self.rollout = Rollout.allocate(self.info, *shape, Arena(), self.policy.channels_last)
         self.follower = RemoteFollower(RemoteSpec(PONG, config, self.mine, torch_version=torch.__version__))

@@ -134,6 +134,7 @@ def policy_update(algo: Algo = "a2c", seconds: float = 10.0) -> Reading:
         for column in (rollout.advantages, rollout.returns):
             column[:] = np.random.default_rng(0).normal(size=column.shape)
         batch = Batch.of(rollout, device=worker.policy.device)
+        assert isinstance(worker.policy, Policy)
         update, parts = ppo_update if algo == "ppo" else a2c_update, (worker.policy, worker.learner.optimizer)
         per_second, took = pace(lambda: update(*parts, batch, config, worker.crew), seconds)
     n = rollout.n_decisions

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 import a2c.worker
+from a2c.model import Policy
 from a2c.worker import PolicyWorker, WorkerSpec
 from commands.flags import parse
 from drlhp.runtime.channels import Channels, drain
@@ -93,6 +94,7 @@ def test_a_policy_that_is_reset_begins_anew_once_and_acts_so(tmp_path: Path) -> 
     flags = ("--n_envs", "8", "--n_steps", "64", "--init_noise_std", "0.2", "--policy_reset_million_timesteps", "0.001")
     begun = worker(tmp_path, 0.03, *flags)
     begun.step()
+    assert isinstance(begun.policy, Policy)
     learned = begun.policy.body.state_dict()
     learned = {name: weights.clone() for name, weights in learned.items()}
     assert begun.policy.log_std is not None and begun.learner.units.rollouts == 1 and begun.steps < 1000
@@ -144,7 +146,7 @@ def test_an_action_beyond_its_bounds_is_rewarded_as_what_it_comes_to(
 
     monkeypatch.setattr(copy, "member_rewards", noted)
     trained = worker(tmp_path, 0.03, *ALONE, rewarder=copy)
-    assert trained.policy.log_std is not None
+    assert isinstance(trained.policy, Policy) and trained.policy.log_std is not None
     with torch.no_grad():
         trained.policy.log_std.add_(3)
     trained.step()
@@ -253,5 +255,6 @@ def test_ppo_learns_to_balance_with_the_defaults_and_goes_on_from_a_checkpoint(t
     assert resumed.runner.true_reward_total == begun.runner.true_reward_total > 0.6 * begun.steps
     for ours, theirs in zip(resumed.policy.state_dict().values(), begun.policy.state_dict().values(), strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-    assert resumed.policy.statistics is not None and int(resumed.policy.statistics.count) == resumed.steps
+    assert isinstance(resumed.policy, Policy) and resumed.policy.statistics is not None
+    assert int(resumed.policy.statistics.count) == resumed.steps
     resumed.close()

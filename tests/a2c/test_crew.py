@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a2c.config import PolicyConfig
 from a2c.crew import Arena, allocate, crew_size, share
 from a2c.follower import start_crew
+from a2c.model import Policy
 from a2c.worker import PolicyWorker, WorkerSpec, run_worker
 from commands.flags import parse
 from drlhp.networks.device import CPU
@@ -146,7 +147,8 @@ def test_a_crew_reads_vectors_by_the_same_running_statistics(tmp_path: Path) -> 
                 worker.step()
             rollouts.append({name: array.copy() for name, array in vars(worker.runner.rollout).items()})
             weights.append(flat(worker))
-            assert worker.policy.statistics is not None and int(worker.policy.statistics.count) == 3 * 60 * 8
+            assert isinstance(worker.policy, Policy) and worker.policy.statistics is not None
+            assert int(worker.policy.statistics.count) == 3 * 60 * 8
     assert rollouts[0]["states"][:, 7].any()
     for name in ("observations", "actions", "states", "true_rewards", "values", "log_probs", "advantages"):
         np.testing.assert_allclose(rollouts[0][name], rollouts[1][name], atol=2e-3, err_msg=name)

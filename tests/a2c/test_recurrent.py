@@ -81,6 +81,7 @@ def test_learning_recalls_what_was_remembered_in_acting() -> None:
         rollout, _ = runner.collect()
         assert 0 < (~rollout.valid).sum() < rollout.valid.size / 2
         with torch.no_grad():
+            assert isinstance(runner.policy, Policy)
             again = judged(runner.policy, rollout, Batch.of(rollout).observations).numpy()
         np.testing.assert_allclose(again[rollout.valid], rollout.log_probs[rollout.valid], atol=2e-3)
 
@@ -94,6 +95,7 @@ def test_a_memory_reaches_back_to_the_start_of_its_episode_and_not_beyond() -> N
     changed = before.clone().reshape(N_STEPS, N_ENVS, *before.shape[1:])
     changed[1, 0] = 255 - changed[1, 0]
     with torch.no_grad():
+        assert isinstance(runner.policy, Policy)
         moved = judged(runner.policy, rollout, changed.flatten(0, 1)) != judged(runner.policy, rollout, before)
     assert moved[1:reset, 0].all() and not moved[0, 0]
     assert not moved[reset + 1 :, 0].any() and not moved[:, 1:].any()
@@ -105,6 +107,7 @@ def test_only_a_memory_tells_what_is_no_longer_seen() -> None:
     for network in ("nature_lstm", "nature"):
         runner = runner_for(network)
         policy, config = runner.policy, replace(CONFIG, policy_network=network)
+        assert isinstance(policy, Policy)
         optimizer = make_optimizer(policy, config)
         for _ in range(6):
             r, _ = runner.collect()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from a2c.config import PPO_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
+from a2c.config import PPO_DEFAULTS, SAC_DEFAULTS, TRPO_DEFAULTS, PolicyConfig
 from commands import MODES
 from commands.config import RunConfig
 from commands.flags import parse
@@ -185,6 +185,21 @@ def test_trpo_has_defaults_of_its_own_and_is_for_vectors_alone() -> None:
         assert {name: given[name] for name in TRPO_DEFAULTS} == TRPO_DEFAULTS and given["max_kl"] == 0.001
     with pytest.raises(UserError, match=f"{PONG} shows pixels; give --algo ppo"):
         train(PONG, "--algo", "trpo")
+
+
+def test_sac_has_defaults_of_its_own_and_is_for_bounded_actions_alone() -> None:
+    for env_id in ("Walker", "Hopper-v5"):
+        given = settings(train(env_id, "--algo", "sac", "--replay_ratio", "0.5"))
+        assert {name: given[name] for name in SAC_DEFAULTS} == SAC_DEFAULTS and given["replay_ratio"] == 0.5
+        assert given["first_episode_steps"] == given["policy_reset_million_timesteps"] == 0
+    for env_id in (PONG, CARTPOLE):
+        with pytest.raises(UserError, match=f"needs vectors, and continuous actions with bounds, and {env_id} has"):
+            train(env_id, "--algo", "sac")
+    flags = ("--first_episode_steps 100", "--disagreement_bonus 1", "--continuing_episodes", "--actors ray")
+    for flag in flags:
+        name = flag.split()[0]
+        with pytest.raises(UserError, match=f"{name} does not go with --algo sac; leave it out"):
+            train("Hopper", "--algo", "sac", *flag.split())
 
 
 def test_an_environment_may_be_named_in_short() -> None:
@@ -605,7 +620,7 @@ def test_resuming_from_what_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "expected"),
     [
-        ("config policy algo", "dqn", "algo must be 'a2c', 'ppo' or 'trpo', not 'dqn'"),
+        ("config policy algo", "dqn", "algo must be 'a2c', 'ppo', 'trpo' or 'sac', not 'dqn'"),
         ("config policy n_envs", "16", "n_envs must be a whole number, 1 or more, not '16'"),
         ("config policy n_envs", True, "n_envs must be"),
         ("config policy lr", float("nan"), "lr must be"),

@@ -61,6 +61,10 @@ RUNS = {
         *("--n_steps", "20", "--first_episode_steps", "20", "--n_initial_rounds", "2", "--max_prefs", "16"),
         *("--explore_million_timesteps", "0.0002", *UNEVALUATED),
     ),
+    "sac on bodies": (
+        *(PREFERENCES, "InvertedPendulum-v1", *FEW, "--n_envs", "16", "--million_timesteps", "0.006"),
+        *("--algo", "sac", "--replay_ratio", "0.02", *UNEVALUATED),
+    ),
     "a2c on true rewards": (
         *(ORIGINAL, "CartPole-v1", "--n_envs", "1", "--million_timesteps", "0.0003", "--algo", "a2c", SYNC),
         *("--eval_episodes", "1"),
