@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,15 @@ class Pool(deque[Candidate]):
 
     def unseen(self) -> list[Candidate]:
         """Returns the candidates that were not asked about."""
-        return [one for one in self if one.segment.id not in self.asked_about]
+        return list(self._unseen())
+
+    @property
+    def has_unseen_pair(self) -> bool:
+        """Whether two candidates were not asked about; ends at the second, because ids take time."""
+        return len(list(islice(self._unseen(), 2))) == 2
+
+    def _unseen(self) -> Iterator[Candidate]:
+        return (one for one in self if one.segment.id not in self.asked_about)
 
     def keep_a_few(self, rng: np.random.Generator) -> None:
         """Drops all but a random few, because training begins.

@@ -64,7 +64,7 @@ class Status:
             return f"Choosing the next pairs by what {n_labels} labels have taught the reward predictor"
         if not self.schedule.wanted(len(self.drawing.open)):
             return f"{n_labels} labels; the next is due when the policy has trained on"
-        if self.schedule.asks_initial and not self.pool.is_full and len(self.pool.unseen()) < 2:
+        if self.schedule.asks_initial and not self.pool.is_full and not self.pool.has_unseen_pair:
             return "Waiting for new clips from the agent: the first pairs have no clip in common"
         if not self.queries.all_asked:
             return "Choosing the next pair"

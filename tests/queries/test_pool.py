@@ -25,7 +25,9 @@ def test_the_pool_takes_the_newest_and_knows_those_that_were_asked_about() -> No
         channel.put(one)
     assert pool.take(channel) and pool.is_full and pool.oldest_step == 2
     pool.asked_about.add(pool[1].segment.id)
-    assert [one.segment.seed for one in pool.unseen()] == [2, 4, 5]
+    assert [one.segment.seed for one in pool.unseen()] == [2, 4, 5] and pool.has_unseen_pair
+    pool.asked_about |= {pool[0].segment.id, pool[2].segment.id}
+    assert [one.segment.seed for one in pool.unseen()] == [5] and not pool.has_unseen_pair
 
 
 def test_a_few_random_candidates_stay_in_their_order_when_training_begins() -> None:
