@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from a2c.replay import Replay
 from a2c.runner import Rollout
 from a2c.sac import FIRST_STEPS, ReplayLearner
 from a2c.squashed import SquashedPolicy
+from commands.agent import Agent
 from drlhp.runtime.weights import WeightsBoard
 from envs import EnvInfo
 from reward_predictor import PredictorConfig, PredictorCopy, PredictorInputs, RewardPredictor
+from tests.a2c.test_control import worker
 
 N_STEPS, N_ENVS, BOUNDS = 8, 4, ((-2.0, 0.0), (2.0, 1.0))
 INFO = EnvInfo("Test-v0", "vector", (3,), None, 2, 5, 30.0, 1, (), None, (), {}, action_bounds=BOUNDS)
@@ -186,3 +189,25 @@ def test_a_policy_that_begins_anew_keeps_its_steps_and_how_it_reads() -> None:
     for name, value in before.items():
         reads = name.startswith(("reader", "statistics", "scale", "offset"))
         assert torch.equal(value, after[name]) == reads or name == "log_temperature", name
+
+
+def test_a_run_learns_and_goes_on_from_its_checkpoint_with_new_steps(tmp_path: Path) -> None:
+    """The pendulum's episodes last for 25 steps at most; the true reward is 1 for each step that it stands."""
+    flags = ("--algo", "sac", "--lr", "1e-3")
+    begun = worker(tmp_path, 0.012, *flags)
+    while not begun.finished:
+        begun.step()
+    assert np.mean(list(begun.runner.finished_returns)[-20:]) > 20
+    begun.close()
+    resumed = worker(tmp_path, 0.024, *flags, resume=True)
+    before, after = begun.policy.state_dict(), resumed.policy.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert resumed.steps == begun.steps and resumed.learner.optimizer.state
+    resumed.step()
+    assert all(torch.equal(value, after[name]) for name, value in before.items() if name.startswith("critics")), (
+        "it first gathers steps"
+    )
+    resumed.close()
+    agent = Agent.load(tmp_path)
+    observations = resumed.runner.rollout.observations[0]
+    assert np.array_equal(agent.policy.act(observations, None)[0], resumed.policy.act(observations, None)[0])
