@@ -46,7 +46,11 @@ class Learner:
     def __init__(self, info: EnvInfo, config: PolicyConfig, policy: ActingPolicy) -> None:
         self.info, self.config, self.policy = info, config, policy
         self.optimizer = make_optimizer(policy, config)
-        self.units = ValueUnits()  # the rewards' own, unless a policy learns from vectors by rollouts
+        self.units = ValueUnits()  # of returns; the rewards' own on pixels
+
+    def values(self, told: np.ndarray) -> np.ndarray:
+        """Returns what the policy's critic tells in the units of rewards."""
+        return told
 
     def begin_anew(self) -> None:
         """Forgets all that the policy has learned."""
@@ -120,6 +124,10 @@ class RolloutLearner(Learner):
         # A minibatch of vectors takes less time than sending the orders to the crew.
         self._crew = crew if info.kind == "pixels" else ALONE
 
+    def values(self, told: np.ndarray) -> np.ndarray:
+        """Returns what the policy's critic tells in the units of rewards."""
+        return self.units.values(told)
+
     def _untrained(self) -> ActingPolicy:
         anew = super()._untrained()
         assert isinstance(anew, Policy)
@@ -135,8 +143,8 @@ class RolloutLearner(Learner):
         *,
         exploring: bool = False,
     ) -> dict[str, float]:
-        values = self.units.values(rollout.values)
-        gained = self._advantages(rollout, rewards, values, self.units.values(rollout.last_values))
+        values = self.values(rollout.values)
+        gained = self._advantages(rollout, rewards, values, self.values(rollout.last_values))
         # Rewards on pixels are clipped or predicted to a scale already, as the paper's settings for Atari expect.
         if self.info.kind == "vector" and not exploring:
             self.units.observe((gained + values)[rollout.valid])

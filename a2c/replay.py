@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from a2c.runner import Rollout
+from drlhp.networks.device import to_device
 from envs import EnvInfo
 
 
@@ -25,8 +26,13 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def __getitem__(self, rows: slice) -> Transitions:
-        return Transitions(*(column[rows] for column in self.columns()))
+    def split(self, n: int) -> list[Transitions]:
+        """Returns n parts of about as many steps each."""
+        return [Transitions(*parts) for parts in zip(*(c.tensor_split(n) for c in self.columns()), strict=True)]
+
+    def to(self, device: torch.device) -> Transitions:
+        """Returns the same steps on a device."""
+        return Transitions(*(to_device(column.numpy(), device) for column in self.columns()))
 
     def columns(self) -> list[Tensor]:
         """Returns the fields in their order."""

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from a2c.returns import Bools, Floats, ValueUnits
+from a2c.returns import Bools, Floats
 
 STARTS = 64  # newest episodes; the values of their starts are averaged
 FEWEST_STARTS = 16  # with fewer the average is not used
@@ -44,16 +44,16 @@ class Restarts:
             self._ages = np.where(goes_on, self._ages + 1, 0)
         self.given_up = self._ages >= self._first
 
-    def judge(self, valid: Bools, told: Floats, told_last: Floats, units: ValueUnits) -> None:
-        """Decides by the critic's values in a rollout, in these units.
+    def judge(self, valid: Bools, values: Floats, last_values: Floats, deviation: float) -> None:
+        """Decides by the critic's values in a rollout.
 
         Args:
             valid: (T, N) False on the steps that began an episode.
-            told: (T, N) the values before each step.
-            told_last: (N,) the values after the last step.
+            values: (T, N) before each step, in the units of rewards.
+            last_values: (N,) after the last step.
+            deviation: the standard deviation of returns.
         """
         self.wait(valid)
-        self._start_values.extend(units.values(told[1:][valid[1:] & ~valid[:-1]]).tolist())
+        self._start_values.extend(values[1:][valid[1:] & ~valid[:-1]].tolist())
         if len(self._start_values) >= FEWEST_STARTS:
-            least = np.mean(self._start_values) - MARGIN * units.deviation
-            self.given_up &= units.values(told_last) < least
+            self.given_up &= last_values < np.mean(self._start_values) - MARGIN * deviation

@@ -65,36 +65,44 @@ class ReplayLearner(Learner):
             return {}
         self._due += rollout.n_decisions * config.replay_ratio
         n, self._due = int(self._due), self._due % 1
-        drawn, device = self.replay.draw(n * BATCH), self.policy.device
-        drawn = Transitions(*(to_device(column.numpy(), device) for column in drawn.columns()))
+        if not n:
+            return {}
+        drawn = self.replay.draw(n * BATCH).to(self.policy.device)
         if self._rewarder is not None and not exploring:
             predicted = self._rewarder.past_rewards(drawn.observations, drawn.actions)
-            drawn = drawn.rewarded(to_device(predicted.mean(0), device))
+            drawn = drawn.rewarded(to_device(predicted.mean(0), self.policy.device))
         figures: dict[str, Tensor] = {}
-        for i in range(n):
-            figures |= self._step(drawn[i * BATCH : (i + 1) * BATCH])
+        for steps in drawn.split(n):
+            figures |= self._step(steps)
+        with torch.no_grad():  # of one batch, because each rollout brings others
+            self.units.observe(self._wanted(steps).cpu().numpy())
         return {name: float(value) for name, value in figures.items()}
+
+    def _wanted(self, steps: Transitions) -> Tensor:
+        """Returns what the critics should expect of these steps, (B,)."""
+        policy = self._learning
+        following, temperature = policy.reader(steps.following), policy.log_temperature.exp()
+        actions, log_probs = policy.decide(following, torch.randn_like(steps.actions))
+        values = policy.judge(policy.targets, following, actions).amin(0) - temperature * log_probs
+        return steps.rewards + self.config.gamma * steps.goes_on * values
 
     def _step(self, steps: Transitions) -> dict[str, Tensor]:
         """Takes one step of the critics, and at times of the actor and the temperature."""
-        policy, noise = self._learning, torch.randn(2, len(steps), self.info.action_dim or 0, device=self.policy.device)
-        read, temperature = policy.reader(steps.observations), policy.log_temperature.detach().exp()
+        policy, read = self._learning, self._learning.reader(steps.observations)
         with torch.no_grad():
-            following = policy.reader(steps.following)
-            actions, log_probs = policy.decide(following, noise[0])
-            values = policy.judge(policy.targets, following, actions).amin(0) - temperature * log_probs
-            wanted = steps.rewards + self.config.gamma * steps.goes_on * values
+            wanted = self._wanted(steps)
         judged = policy.judge(policy.critics, read, policy.unit_of(steps.actions))
         loss = (judged - wanted).square().mean(1).sum()
         figures = {"value_loss": loss.detach()}
         if self._updates % ACTOR_INTERVAL == 0:
-            actions, log_probs = policy.decide(read, noise[1])
+            actions, log_probs = policy.decide(read, torch.randn_like(steps.actions))
+            temperature = policy.log_temperature.detach().exp()
             policy.critics.requires_grad_(False)
             policy_loss = (temperature * log_probs - policy.judge(policy.critics, read, actions).amin(0)).mean()
             policy.critics.requires_grad_(True)
             entropy = -log_probs.detach().mean()
             # It rises while the entropy is below the wanted one, -1 nat for each dimension of the actions.
-            loss = loss + policy_loss + policy.log_temperature * (entropy + noise.shape[-1])
+            loss = loss + policy_loss + policy.log_temperature * (entropy + policy.action_dim)
             figures |= {"policy_loss": policy_loss.detach(), "entropy": entropy, "temperature": temperature}
         self.optimizer.zero_grad()
         loss.backward()

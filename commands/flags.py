@@ -40,7 +40,8 @@ FIXED = (
 
 
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
-OF_ROLLOUTS = (*OF_AN_ALGORITHM, "first_episode_steps", "policy_reset_million_timesteps")
+# An off-policy learner rewards all its steps anew, so it loses early habits without being reset.
+OF_ROLLOUTS = (*OF_AN_ALGORITHM, "policy_reset_million_timesteps")
 OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")  # how long a game takes to learn depends on the algorithm too
 
 

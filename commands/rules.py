@@ -161,7 +161,6 @@ def _check_off_policy(config: RunConfig) -> None:
         "actors": config.cluster is not None,
         "demonstrations": config.policy.demonstrations is not None,
         "disagreement_bonus": config.policy.disagreement_bonus > 0,
-        "first_episode_steps": config.policy.first_episode_steps > 0,
         "continuing_episodes": config.policy.continuing_episodes,
     }
     for name in (name for name, given in impossible.items() if given):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from a2c.restarts import Restarts
-from a2c.returns import ValueUnits
 
 
 def judged(restarts: Restarts, of_starts: float, last_values: list[float], starts: int = 8) -> list[bool]:
@@ -14,8 +13,7 @@ def judged(restarts: Restarts, of_starts: float, last_values: list[float], start
     valid[0 : 2 * starts : 2] = False
     values = np.zeros(valid.shape, np.float32)
     values[1 : 2 * starts : 2] = of_starts
-    units = ValueUnits()  # of a deviation of 1
-    restarts.judge(valid, values, np.array(last_values, np.float32), units)
+    restarts.judge(valid, values, np.array(last_values, np.float32), deviation=1.0)
     return restarts.given_up.tolist()
 
 

@@ -211,3 +211,14 @@ def test_a_run_learns_and_goes_on_from_its_checkpoint_with_new_steps(tmp_path: P
     agent = Agent.load(tmp_path)
     observations = resumed.runner.rollout.observations[0]
     assert np.array_equal(agent.policy.act(observations, None)[0], resumed.policy.act(observations, None)[0])
+
+
+def test_short_episodes_leave_steps_for_every_update() -> None:
+    """Half of what is drawn are resets, which nothing is learned from."""
+    learning, rng = learner(), np.random.default_rng(0)
+    for _ in range(2 * FIRST_STEPS // (N_STEPS * N_ENVS)):
+        rollout = drawn_rollout(learning, rng)
+        rollout.valid[::2] = False
+        given = np.ones((N_STEPS, N_ENVS), np.float32)
+        losses = learning.update(rollout, given, torch.as_tensor(rollout.flat_observations()), CONFIG)
+    assert losses and all(math.isfinite(loss) for loss in losses.values())
