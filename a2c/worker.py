@@ -164,8 +164,8 @@ class PolicyWorker:
             self.curves.add({"demonstrations/held_out_log_probability": log_probability}, epoch)
             return not self.channels.stop.is_set()
 
-        assert isinstance(self.policy, Policy)
         shown, normalises = Demonstrations.load(place, self.info), self.config.normalise_pixels
+        assert isinstance(self.policy, Policy)
         clone(self.policy, shown, seed=self.spec.seed, normalise_pixels=normalises, report=report)
 
     def _begin_acting(self, rollout: Rollout, course: Course) -> Runner:
@@ -260,8 +260,8 @@ class PolicyWorker:
             return self.runner.collect()
         rollout, episodes = self.runner.collect(self.restarts.given_up)
         if values_count:
-            values, last_values = (self.learner.values(told) for told in (rollout.values, rollout.last_values))
-            self.restarts.judge(rollout.valid, values, last_values, self.learner.units.deviation)
+            values = (self.learner.values(told) for told in (rollout.values, rollout.last_values))
+            self.restarts.judge(rollout.valid, *values, self.learner.units.deviation)
         else:
             self.restarts.wait(rollout.valid)
         return rollout, episodes
@@ -336,11 +336,9 @@ class PolicyWorker:
 
     def save(self) -> Path:
         """Writes a checkpoint of the policy."""
-        runner = self.runner
-        returns = list(runner.finished_returns)
-        return self.checkpoints.save(
-            Course(self.steps, self.updates, returns, runner.n_episodes, runner.true_reward_total)
-        )
+        r = self.runner
+        course = Course(self.steps, self.updates, list(r.finished_returns), r.n_episodes, r.true_reward_total)
+        return self.checkpoints.save(course)
 
     def close(self) -> None:
         """Saves what was learned and ends the environments."""
