@@ -260,8 +260,8 @@ class PolicyWorker:
             return self.runner.collect()
         rollout, episodes = self.runner.collect(self.restarts.given_up)
         if values_count:
-            values = (self.learner.values(told) for told in (rollout.values, rollout.last_values))
-            self.restarts.judge(rollout.valid, *values, self.learner.units.deviation)
+            values, last = map(self.learner.values, (rollout.values, rollout.last_values))
+            self.restarts.judge(rollout.valid, values, last, self.learner.units.deviation)
         else:
             self.restarts.wait(rollout.valid)
         return rollout, episodes
