@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.learning.evidence.estimates import improvement, interval, iqm
 from benchmarks.learning.evidence.runs_table import by_run, table
 from benchmarks.learning.evidence.store import RESULTS, Run, recorded
-from commands.experiments import BODIES_LABELS
+from commands.experiments import BODIES_LABELS, OFF_POLICY_BODIES
 from commands.report.references import SUM_OF_A_TRAINING, Reference, references
 from drlhp.runtime.run_files import POLICIES
 
@@ -22,7 +22,10 @@ HEADLINES = {
     "walker-700": "Walker",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
-BODIES_PAIRS = {f"{task.lower()}-{n}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items() for n in counts}
+BODIES_PAIRS = {
+    **{f"{task.lower()}-{n}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items() for n in counts},
+    **{f"{task.lower()}-200-sac": f"{task.lower()}-true-sac" for task in OFF_POLICY_BODIES},
+}
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
 Runs = dict[int, Run]  # of an experiment, by seed
