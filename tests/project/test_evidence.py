@@ -51,15 +51,16 @@ def test_intervals_are_drawn_within_each_sample() -> None:
 
 def test_the_chart_of_labels_groups_runs_by_task_and_leaves_out_other_teachers() -> None:
     def run(env_id: str, labels: int, **more: str) -> dict[str, Any]:
-        settings = {"env_id": env_id, "mode": PREFERENCES, "prefs.max_prefs": labels, "prefs.teacher": "oracle"} | more
+        settings = {"env_id": env_id, "mode": PREFERENCES, "prefs.max_prefs": labels, "prefs.teacher": "oracle"}
+        settings |= {"policy.algo": "ppo"} | more
         return {"settings": settings, "figures": {"evaluation": {"deterministic": labels, "sampled": 2 * labels}}}
 
     few, many, trick = run("Dot", 20), run("Dot", 500), run("Hopper", 900, **{"prefs.teacher": "circus:backflip"})
     true, unfinished = run("Dot", 500, mode=TRUE_REWARD), run("Dot", 40) | {"figures": {}}
     mistakes = run("Dot", 500, **{"prefs.teacher": "mistake"})
     found = {"a": {0: few, 1: unfinished}, "b": {0: many}, "c": {0: trick, 1: mistakes}, "d": {0: true}}
-    found["ablation-e"] = {0: few}
-    assert by_task(found) == {"Dot": {20: [few], 500: [many]}}
+    found["ablation-e"], found["f"] = {0: few}, {0: (off_policy := run("Dot", 20, **{"policy.algo": "sac"}))}
+    assert by_task(found) == {"Dot": {False: {20: [few], 500: [many]}, True: {20: [off_policy]}}}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from benchmarks.learning.evidence.estimates import iqm
 from benchmarks.learning.evidence.store import Run
@@ -20,21 +21,18 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     """
     from matplotlib.figure import Figure  # slow to import
 
-    tasks = {env_id: by_labels for env_id, by_labels in by_task(found).items() if len(by_labels) > 1}
+    tasks = {env_id: learners for env_id, learners in by_task(found).items() if len(_counts(learners)) > 1}
     n_rows, n_columns = -(-len(tasks) // COLUMNS), min(len(tasks), COLUMNS)
     figure = Figure(figsize=(5.5 * n_columns, 4 * n_rows), layout="constrained")
-    for number, (env_id, by_labels) in enumerate(tasks.items(), start=1):
+    for number, (env_id, learners) in enumerate(tasks.items(), start=1):
         axes = figure.add_subplot(n_rows, n_columns, number)
-        counts = sorted(by_labels)
-        for colour, (policy, actions) in zip(("C0", "C1"), ACTIONS.items(), strict=True):
-            scores = [[score(run, policy) for run in by_labels[n]] for n in counts]
-            axes.plot(counts, [float(iqm(those)) for those in scores], colour, linewidth=1, label=f"{actions} actions")
-            for n, those in zip(counts, scores, strict=True):
-                axes.plot([n] * len(those), those, ".", color=colour, alpha=0.6)
-        best = {run["figures"]["greedy"] for runs in by_labels.values() for run in runs if "greedy" in run["figures"]}
-        for reached in best:
-            axes.axhline(reached, color="gray", linestyle=":", label="the best player, from the same starts")
         axes.set(title=env_id, xlabel="labels", ylabel="true episode reward, last evaluation", xscale="log")
+        for off_policy, by_labels in sorted(learners.items()):
+            _draw_learner(axes, by_labels, off_policy=off_policy)
+        every = [run for by_labels in learners.values() for runs in by_labels.values() for run in runs]
+        for reached in {run["figures"]["greedy"] for run in every if "greedy" in run["figures"]}:
+            axes.axhline(reached, color="gray", linestyle=":", label="the best player, from the same starts")
+        counts = _counts(learners)
         axes.set_xticks(counts, [f"{n:,}" for n in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -42,12 +40,34 @@ def draw_labels(found: dict[str, dict[int, Run]], path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[int, list[Run]]]:
-    """Returns the evaluated runs on the oracle's labels, by environment and `--max_prefs`; no ablations."""
-    tasks: dict[str, dict[int, list[Run]]] = {}
+def _counts(learners: dict[bool, dict[int, list[Run]]]) -> list[int]:
+    return sorted(set().union(*learners.values()))
+
+
+def _draw_learner(axes: Any, by_labels: dict[int, list[Run]], *, off_policy: bool) -> None:
+    """Draws the runs of SAC, or those of all other algorithms."""
+    counts, name = sorted(by_labels), " (SAC)" if off_policy else ""
+    for colour, (policy, actions) in zip(("C2", "C3") if off_policy else ("C0", "C1"), ACTIONS.items(), strict=True):
+        scores = [[score(run, policy) for run in by_labels[n]] for n in counts]
+        means = [float(iqm(those)) for those in scores]
+        axes.plot(
+            counts, means, "x-" if off_policy else "-", color=colour, linewidth=1, label=f"{actions} actions{name}"
+        )
+        for n, those in zip(counts, scores, strict=True):
+            axes.plot([n] * len(those), those, ".", color=colour, alpha=0.6)
+
+
+def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[bool, dict[int, list[Run]]]]:
+    """Returns the evaluated runs on the oracle's labels; no ablations.
+
+    By environment, whether they learned off-policy, and `--max_prefs`.
+    """
+    tasks: dict[str, dict[bool, dict[int, list[Run]]]] = {}
     for run in (run for name, runs in found.items() if not name.startswith("ablation-") for run in runs.values()):
         settings = run["settings"]
         by_oracle = (settings.get("prefs.teacher") or "oracle") == "oracle"
         if settings["mode"] == PREFERENCES and by_oracle and "evaluation" in run["figures"]:
-            tasks.setdefault(settings["env_id"], {}).setdefault(settings["prefs.max_prefs"], []).append(run)
+            learners = tasks.setdefault(settings["env_id"], {})
+            by_labels = learners.setdefault(settings["policy.algo"] == "sac", {})
+            by_labels.setdefault(settings["prefs.max_prefs"], []).append(run)
     return tasks
