@@ -7,6 +7,7 @@ from dataclasses import dataclass
 PREFERENCES, TRUE_REWARD = "train_policy_with_preferences", "train_policy_with_original_rewards"
 MOVING_DOT, PONG, ENDURO = "MovingDotNoFrameskip-v0", "PongNoFrameskip-v4", "EnduroNoFrameskip-v4"
 GLUCARDS_ENDURO = "ALE/Enduro-v5"
+WALKER_WALK = "shimmy:dm_control/walker-walk-v0"  # of the packages dm_control and shimmy
 # What bodies have by default, for reasons that envs/tuned.py tells. It is spelled out, so that a command stays what its
 # results were measured with, whatever becomes the default.
 ALL_LABELS = ("--no_bootstrap", "--no_hold_out")
@@ -175,6 +176,27 @@ EXPERIMENTS = {
         "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
     ),
     **_bodies(),
+    # As many labels and steps as PEBBLE, SURF and QPA have there. One environment needs no process of its own.
+    "walker-walk-100": Experiment(
+        "dm_control's walker-walk, 100 labels, SAC",
+        _with_labels(
+            *(WALKER_WALK, 100, "--n_initial_prefs", "25", "--n_initial_epochs", "50", "--label_passes", "50"),
+            *(
+                *ALL_LABELS,
+                "--clip_steps",
+                "50",
+                "--algo",
+                "sac",
+                "--gamma",
+                "0.99",
+                "--n_envs",
+                "1",
+                "--n_steps",
+                "64",
+            ),
+            *("--replay_ratio", "0.25", "--million_timesteps", "0.5"),
+        ),
+    ),
     # As many labels as the paper's people gave (section 3.2), if the paper has the trick.
     # An untrained Hopper lies most of the time, and clips of that cannot show anybody how it should jump.
     "circus-backflip": _trick(
