@@ -65,7 +65,17 @@ def _gymnasiums(cleanrl: float | None, tianshou: float) -> tuple[Reference, ...]
     return tuple(replace(reference, is_target=reference is best) for reference in found)
 
 
+def _walker_walk(*results: tuple[str, float]) -> tuple[Reference, ...]:
+    """Returns others' results on dm_control's walker-walk, with 100 labels in half a million agent steps."""
+    best = max(reward for _, reward in results)
+    source = "Zhu et al. (Proximal Policy Exploration), their comparison of five seeds each"
+    return tuple(Reference(who, reward, source, 5e5, 100, is_target=reward == best) for who, reward in results)
+
+
 REFERENCES: dict[str, tuple[Reference, ...]] = {
+    "shimmy:dm_control/walker-walk-v0": _walker_walk(
+        *(("PEBBLE", 453), ("SURF", 661), ("RUNE", 415), ("QPA", 796), ("QPA with PPE", 908))
+    ),
     "Hopper-v1": _bodies(4190, 4510, 4410),
     "Walker-v1": _bodies(5270, 4850, 5910),
     "HalfCheetah-v1": _bodies(4210, 4640, 5330),
