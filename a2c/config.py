@@ -56,7 +56,7 @@ class PolicyConfig:
     """Passes over each rollout (PPO only)."""
     ppo_minibatches: Annotated[int, at_least(1)] = 8
     """Minibatches per pass (PPO only)."""
-    replay_ratio: Annotated[float, POSITIVE] = 0.25
+    replay_ratio: Annotated[float, POSITIVE] = 0.125
     """Updates per agent step (SAC only)."""
     max_kl: Annotated[float, POSITIVE] = 0.01
     """Bound on the mean KL divergence between the policies before and after an update, in nats (TRPO only)."""
@@ -107,13 +107,14 @@ TRPO_DEFAULTS: dict[str, object] = {
     "lr_zero_million_timesteps": 0.0,
     "gae_lambda": 0.97,
 }
-# Defaults with `--algo sac`: the field's learning rate, short rollouts, and whole episodes, because lying on the ground
-# takes little of what is learned from.
+# Defaults with `--algo sac`: the field's learning rate and discount, short rollouts, and half of PPO's steps.
 SAC_DEFAULTS: dict[str, object] = {
     "n_envs": 16,
     "n_steps": 8,
     "lr": 3e-4,
     "lr_zero_million_timesteps": 0.0,
+    "gamma": 0.99,
+    "million_timesteps": 1.0,
 }
 ALGORITHMS_DEFAULTS: dict[str, dict[str, object]] = {
     "a2c": {},

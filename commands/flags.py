@@ -22,7 +22,7 @@ from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
-from envs.tuned import papers_settings
+from envs.tuned import VECTOR_DEFAULTS, papers_settings
 from pref_db import store_path
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
@@ -41,7 +41,7 @@ FIXED = (
 
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 # An off-policy learner rewards all its steps anew, so it loses early habits without being reset.
-OF_ROLLOUTS = (*OF_AN_ALGORITHM, "policy_reset_million_timesteps")
+OF_ROLLOUTS = (*OF_AN_ALGORITHM, "million_timesteps", "policy_reset_million_timesteps")
 OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")  # how long a game takes to learn depends on the algorithm too
 
 
@@ -249,6 +249,8 @@ def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
         if info.kind == "pixels" and tuned.get("algo") == "ppo":
             others = OF_A_GAME
         tuned = {name: value for name, value in tuned.items() if name not in others}
+        if algo == "sac" and tuned.get("gamma") == VECTOR_DEFAULTS["gamma"]:
+            del tuned["gamma"]  # but a discount that a task needs stays
     values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
     length = values.get("million_timesteps", PolicyConfig.million_timesteps)
     lr_zero = values.get("lr_zero_million_timesteps", PolicyConfig.lr_zero_million_timesteps)

@@ -191,11 +191,13 @@ def test_sac_has_defaults_of_its_own_and_is_for_bounded_actions_alone() -> None:
     for env_id in ("Walker", "Hopper-v5"):
         given = settings(train(env_id, "--algo", "sac", "--replay_ratio", "0.5"))
         assert {name: given[name] for name in SAC_DEFAULTS} == SAC_DEFAULTS and given["replay_ratio"] == 0.5
-        assert given["first_episode_steps"] == given["policy_reset_million_timesteps"] == 0
+        assert given["policy_reset_million_timesteps"] == 0
+    assert train("Walker", "--algo", "sac").policy.first_episode_steps == 100
+    assert train("Reacher", "--algo", "sac").policy.gamma == 0.95, "which its targets need"
     for env_id in (PONG, CARTPOLE):
         with pytest.raises(UserError, match=f"needs vectors, and continuous actions with bounds, and {env_id} has"):
             train(env_id, "--algo", "sac")
-    flags = ("--first_episode_steps 100", "--disagreement_bonus 1", "--continuing_episodes", "--actors ray")
+    flags = ("--disagreement_bonus 1", "--continuing_episodes", "--actors ray")
     for flag in flags:
         name = flag.split()[0]
         with pytest.raises(UserError, match=f"{name} does not go with --algo sac; leave it out"):
