@@ -93,6 +93,11 @@ class ValueUnits:
     def deviation(self) -> float:
         return math.sqrt(max(self.square - self.mean**2, 1e-8))
 
+    @property
+    def size(self) -> float:
+        """The root of the mean square."""
+        return math.sqrt(max(self.square, 1e-8))
+
     def values(self, told: Floats) -> Floats:
         """Converts the critic's outputs to the units of rewards."""
         return told * self.deviation + self.mean

@@ -6,6 +6,8 @@ predictor rewards all past steps anew, as in PEBBLE (Lee et al. 2021, arXiv 2106
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,13 +16,15 @@ from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.learner import Learner
 from a2c.replay import Replay, Transitions
+from a2c.returns import ValueUnits
 from a2c.rewards import Rewarder
 from a2c.runner import Rollout
 from a2c.squashed import SquashedPolicy
 from drlhp.networks.device import to_device
 from envs import EnvInfo
 
-CAPACITY = 1_000_000  # steps
+CAPACITY = 1_000_000  # steps, if they fit
+MEMORY = 2**31  # bytes of observations, at most
 FIRST_STEPS = 5_000  # before the first update; a resumed run gathers them anew
 BATCH = 256
 FOLLOWING = 0.005  # share of the way to the critics that their targets go with each update
@@ -34,14 +38,17 @@ class ReplayLearner(Learner):
         rewarder: rewards the steps when they are drawn; None: their rewards are those of the rollout.
     """
 
-    KEPT = (*Learner.KEPT, "replay", "_due", "_updates")
+    KEPT = (*Learner.KEPT, "replay", "reward_units", "_due", "_updates")
 
     def __init__(
         self, info: EnvInfo, config: PolicyConfig, policy: SquashedPolicy, rewarder: Rewarder | None = None
     ) -> None:
         super().__init__(info, config, policy)
         self._learning, self._rewarder = policy, rewarder
-        self.replay = Replay(info, config.n_envs, CAPACITY)
+        fitting = MEMORY // (4 * math.prod(info.observation_shape))
+        self.replay = Replay(info, config.n_envs, min(CAPACITY, fitting))
+        # Rewards grow with the policy. In units of their usual size, values stay within what critics learn quickly.
+        self.reward_units = ValueUnits()
         self._due, self._updates = 0.0, 0  # a part of an update may be due
 
     def _untrained(self) -> ActingPolicy:
@@ -71,6 +78,8 @@ class ReplayLearner(Learner):
         if self._rewarder is not None and not exploring:
             predicted = self._rewarder.past_rewards(drawn.observations, drawn.actions)
             drawn = drawn.rewarded(to_device(predicted.mean(0), self.policy.device))
+        self.reward_units.observe(drawn.rewards.cpu().numpy())
+        drawn = drawn.rewarded(drawn.rewards / self.reward_units.size)
         figures: dict[str, Tensor] = {}
         for steps in drawn.split(n):
             figures |= self._step(steps)

@@ -162,6 +162,8 @@ def _check_off_policy(config: RunConfig) -> None:
         "demonstrations": config.policy.demonstrations is not None,
         "disagreement_bonus": config.policy.disagreement_bonus > 0,
         "continuing_episodes": config.policy.continuing_episodes,
+        # What explored is rewarded anew by a predictor, and would keep its rewards without one.
+        "explore_million_timesteps": config.policy.explore_million_timesteps > 0 and not config.uses_preferences,
     }
     for name in (name for name, given in impossible.items() if given):
         raise UserError(f"--{name} does not go with --algo sac; leave it out, or give --algo ppo.")

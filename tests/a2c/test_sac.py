@@ -26,8 +26,8 @@ from tests.a2c.test_control import worker
 N_STEPS, N_ENVS, BOUNDS = 8, 4, ((-2.0, 0.0), (2.0, 1.0))
 INFO = EnvInfo("Test-v0", "vector", (3,), None, 2, 5, 30.0, 1, (), None, (), {}, action_bounds=BOUNDS)
 CONFIG = replace(
-    PolicyConfig(algo="sac", gamma=0.5),
-    **{**SAC_DEFAULTS, "n_envs": N_ENVS, "n_steps": N_STEPS, "lr": 3e-3},  # type: ignore[arg-type]
+    PolicyConfig(algo="sac"),
+    **{**SAC_DEFAULTS, "n_envs": N_ENVS, "n_steps": N_STEPS, "lr": 3e-3, "gamma": 0.5},  # type: ignore[arg-type]
 )
 
 
@@ -107,7 +107,9 @@ def drawn_rollout(learning: ReplayLearner, rng: np.random.Generator, *, terminat
     return rollout
 
 
-def learn(learning: ReplayLearner, rewards: str, *, n_updates: int, terminated: bool = False) -> None:
+def learn(
+    learning: ReplayLearner, rewards: str, *, n_updates: int, terminated: bool = False, factor: float = 1.0
+) -> None:
     rng = np.random.default_rng(0)
     config = replace(CONFIG, replay_ratio=0.25)
     rollouts = FIRST_STEPS // (N_STEPS * N_ENVS) + n_updates // 8
@@ -116,7 +118,7 @@ def learn(learning: ReplayLearner, rewards: str, *, n_updates: int, terminated: 
         given = np.ones((N_STEPS, N_ENVS), np.float32)
         if rewards == "near a point":
             given -= np.square(rollout.actions - np.array([1.0, 0.75], np.float32)).sum(-1)
-        learning.update(rollout, given, torch.as_tensor(rollout.flat_observations()), config)
+        learning.update(rollout, factor * given, torch.as_tensor(rollout.flat_observations()), config)
 
 
 def test_it_finds_the_action_that_is_rewarded_most() -> None:
@@ -125,6 +127,16 @@ def test_it_finds_the_action_that_is_rewarded_most() -> None:
     learn(learning, "near a point", n_updates=1200)
     actions = learning.policy.act(observations, None)[0]
     assert np.abs(actions - [1.0, 0.75]).mean() < 0.1
+
+
+def test_the_unit_of_rewards_makes_no_difference() -> None:
+    observations, actions = np.random.default_rng(1).normal(size=(100, 3)).astype(np.float32), []
+    for factor in (1.0, 1024.0):
+        learning = learner()
+        learn(learning, "near a point", n_updates=80, factor=factor)
+        actions.append(learning.policy.act(observations, None)[0])
+    assert np.ptp(actions[0], axis=0).max() > 0.01
+    np.testing.assert_allclose(actions[0], actions[1], atol=1e-4)
 
 
 @pytest.mark.parametrize("terminated", [True, False])

@@ -197,6 +197,8 @@ def test_sac_has_defaults_of_its_own_and_is_for_bounded_actions_alone() -> None:
     for env_id in (PONG, CARTPOLE):
         with pytest.raises(UserError, match=f"needs vectors, and continuous actions with bounds, and {env_id} has"):
             train(env_id, "--algo", "sac")
+    with pytest.raises(UserError, match="--explore_million_timesteps does not go with --algo sac"):
+        parse(["train_policy_with_original_rewards", "Hopper", "--algo", "sac", "--explore_million_timesteps", "0.01"])
     flags = ("--disagreement_bonus 1", "--continuing_episodes", "--actors ray")
     for flag in flags:
         name = flag.split()[0]

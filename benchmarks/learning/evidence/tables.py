@@ -20,6 +20,8 @@ HEADLINES = {
     "pong-3.3k": "Pong",
     "enduro-as-people": "Enduro, judged as people do",
     "walker-700": "Walker",
+    "halfcheetah-200-sac": "HalfCheetah, by SAC",
+    "walker-walk-100": "walker-walk of dm_control, by SAC",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
 BODIES_PAIRS = {
@@ -55,7 +57,8 @@ def kind_of(name: str) -> str:
         return "circus"
     if name in BODIES_PAIRS or name in BODIES_PAIRS.values():
         return "bodies"
-    return "gymnasium" if name.endswith(("-v4-true", "-v5-true")) else "atari"
+    is_others = name.endswith(("-v4-true", "-v5-true")) or name.startswith("walker-walk-")
+    return "gymnasium" if is_others else "atari"
 
 
 def headlines(found: dict[str, Runs]) -> str:
