@@ -12,7 +12,7 @@ import torch
 
 from a2c.action_box import action_box
 from a2c.config import PolicyConfig
-from a2c.learner import Learner
+from a2c.learner import RolloutLearner
 from a2c.model import Policy
 from drlhp.runtime import checkpoint
 from drlhp.runtime.run_files import EVALUATIONS
@@ -105,7 +105,7 @@ def test_a_policy_of_an_older_checkpoint_keeps_its_unit(info: EnvInfo, tmp_path:
             assert np.abs(unit).max() < 10
         np.testing.assert_array_equal(policy.act(observations(3), noise)[0], unit)
     np.testing.assert_allclose(unit * [493.5, 1] + [523.5, 0], stretched, rtol=1e-4)
-    Learner(info, PolicyConfig(), policy).begin_anew()
+    RolloutLearner(info, PolicyConfig(), policy).begin_anew()
     assert np.abs(policy.act(observations(3), noise)[0]).max() < 10
 
 
