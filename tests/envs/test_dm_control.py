@@ -37,4 +37,5 @@ def test_its_episodes_last_for_a_thousand_steps_and_repeat_themselves() -> None:
         assert np.flatnonzero(ended).tolist() == [999] and not any(step[2].any() for step in steps)
         assert (rewards >= 0).all() and (rewards <= 1).all() and rewards.max() > 0.01
         env.close()
-    assert np.array_equal(*played)
+    first, second = played
+    assert np.array_equal(first, second)
