@@ -31,7 +31,9 @@ LEAST_ENVS = 4  # per process; with fewer, batches are too small to be worth a p
 def fills_cores(info: EnvInfo, config: PolicyConfig, device: torch.device) -> bool:
     """Returns whether the policy can use several cores: for convolutions or the simulation of bodies, on the CPU."""
     convolves = info.kind == "pixels" and config.policy_network != "feature_points"
-    return (convolves or info.state_size > 0) and device.type == "cpu" and config.algo != "sac"
+    if config.algo == "sac":  # which takes little of its time to act, and computes updates in one process
+        return False
+    return (convolves or info.state_size > 0) and device.type == "cpu"
 
 
 def crew_size(info: EnvInfo, config: PolicyConfig, device: torch.device, n_cores: int) -> int:

@@ -118,9 +118,10 @@ class RolloutLearner(Learner):
         crew: computes the gradients on pixels together.
     """
 
+    policy: Policy
+
     def __init__(self, info: EnvInfo, config: PolicyConfig, policy: Policy, crew: Crew = ALONE) -> None:
         super().__init__(info, config, policy)
-        self._learning = policy
         # A minibatch of vectors takes less time than sending the orders to the crew.
         self._crew = crew if info.kind == "pixels" else ALONE
 
@@ -131,7 +132,7 @@ class RolloutLearner(Learner):
     def _untrained(self) -> ActingPolicy:
         anew = super()._untrained()
         assert isinstance(anew, Policy)
-        anew.box = self._learning.box  # an older checkpoint's policy keeps its unit
+        anew.box = self.policy.box  # an older checkpoint's policy keeps its unit
         return anew
 
     def update(
@@ -151,7 +152,7 @@ class RolloutLearner(Learner):
         rollout.advantages[:] = gained / self.units.deviation
         rollout.returns[:] = self.units.targets(gained + values)
         batch = Batch.of(rollout, observations, self.policy.device)
-        return UPDATES[config.algo](self._learning, self.optimizer, batch, config, self._crew)
+        return UPDATES[config.algo](self.policy, self.optimizer, batch, config, self._crew)
 
     def _advantages(
         self, rollout: Rollout, rewards: np.ndarray, values: np.ndarray, last_values: np.ndarray

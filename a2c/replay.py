@@ -23,9 +23,6 @@ class Transitions:
     following: Tensor  # (B, D) observations after the step
     goes_on: Tensor  # (B,) float32; 0 if the step ended the task, after which nothing is won; 1 if time ran out
 
-    def __len__(self) -> int:
-        return len(self.rewards)
-
     def split(self, n: int) -> list[Transitions]:
         """Returns n parts of about as many steps each."""
         return [Transitions(*parts) for parts in zip(*(c.tensor_split(n) for c in self.columns()), strict=True)]

@@ -38,13 +38,14 @@ class ReplayLearner(Learner):
         rewarder: rewards the steps when they are drawn; None: their rewards are those of the rollout.
     """
 
+    policy: SquashedPolicy
     KEPT = (*Learner.KEPT, "replay", "reward_units", "_due", "_updates")
 
     def __init__(
         self, info: EnvInfo, config: PolicyConfig, policy: SquashedPolicy, rewarder: Rewarder | None = None
     ) -> None:
         super().__init__(info, config, policy)
-        self._learning, self._rewarder = policy, rewarder
+        self._rewarder = rewarder
         fitting = MEMORY // (4 * math.prod(info.observation_shape))
         self.replay = Replay(info, config.n_envs, min(CAPACITY, fitting))
         # Rewards grow with the policy. In units of their usual size, values stay within what critics learn quickly.
@@ -54,7 +55,7 @@ class ReplayLearner(Learner):
     def _untrained(self) -> ActingPolicy:
         anew = super()._untrained()
         assert isinstance(anew, SquashedPolicy)
-        anew.read_as(self._learning)  # what it will learn from are the old steps
+        anew.read_as(self.policy)  # what it will learn from are the old steps
         return anew
 
     def update(
@@ -89,7 +90,7 @@ class ReplayLearner(Learner):
 
     def _wanted(self, steps: Transitions) -> Tensor:
         """Returns what the critics should expect of these steps, (B,)."""
-        policy = self._learning
+        policy = self.policy
         following, temperature = policy.reader(steps.following), policy.log_temperature.exp()
         actions, log_probs = policy.decide(following, torch.randn_like(steps.actions))
         values = policy.judge(policy.targets, following, actions).amin(0) - temperature * log_probs
@@ -97,7 +98,7 @@ class ReplayLearner(Learner):
 
     def _step(self, steps: Transitions) -> dict[str, Tensor]:
         """Takes one step of the critics, and at times of the actor and the temperature."""
-        policy, read = self._learning, self._learning.reader(steps.observations)
+        policy, read = self.policy, self.policy.reader(steps.observations)
         with torch.no_grad():
             wanted = self._wanted(steps)
         judged = policy.judge(policy.critics, read, policy.unit_of(steps.actions))

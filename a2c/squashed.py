@@ -24,7 +24,7 @@ LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 class Layers(nn.Module):
     """Two hidden layers of 256 ReLU units for each member: (B, inputs) -> (members, B, outputs).
 
-    The hidden layers compute in bfloat16 if the device has it, in half the time.
+    The hidden layers compute in bfloat16 if the device is faster with it.
     """
 
     def __init__(self, n_members: int, n_inputs: int, n_outputs: int, *, fast: bool) -> None:
@@ -34,10 +34,9 @@ class Layers(nn.Module):
         self._dtype = torch.bfloat16 if fast else torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(self._dtype).expand(len(self.fc1.weight), -1, -1)
-        for layer in (self.fc1, self.fc2):
-            x = F.relu(torch.baddbmm(layer.bias.to(self._dtype), x, layer.weight.to(self._dtype)))
-        return self.out(x.float())
+        hidden = F.relu(self.fc2(F.relu(self.fc1(x.to(self._dtype)))))
+        features: Tensor = self.out(hidden.float())
+        return features
 
 
 class SquashedPolicy(ActingPolicy):

@@ -33,7 +33,10 @@ PICTURES_TO_TRANSPOSE = 32  # at most, for which `NatureCNN` computes its last l
 
 
 class EnsembleLinear(nn.Module):
-    """One linear layer for each member: (B, inputs) or (members, B, inputs) -> (members, B, outputs)."""
+    """One linear layer for each member: (B, inputs) or (members, B, inputs) -> (members, B, outputs).
+
+    It computes in the type of its input.
+    """
 
     def __init__(self, n_members: int, n_inputs: int, n_outputs: int) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_members, 1, n_outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
+        return torch.baddbmm(self.bias.to(x.dtype), x.expand(len(self.weight), -1, -1), self.weight.to(x.dtype))
 
 
 def orthogonal_(layer: nn.Module, gain: float) -> None:

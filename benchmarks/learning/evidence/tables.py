@@ -21,7 +21,6 @@ HEADLINES = {
     "enduro-as-people": "Enduro, judged as people do",
     "walker-700": "Walker",
     "halfcheetah-200-sac": "HalfCheetah, by SAC",
-    "walker-walk-100": "walker-walk of dm_control, by SAC",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
 BODIES_PAIRS = {
