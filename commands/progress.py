@@ -55,6 +55,8 @@ class Progress:
         self.labels, self.clips = 0, ""
         self._start = self._printed = time.monotonic()
         self._stage_starts: dict[str, tuple[float, float]] = {}
+        self._got_on: tuple[str, float] = ("", 0.0)  # the stage and its progress, when its end was last estimated
+        self._end = 0.0  # the estimate, by the monotonic clock
         self._seconds_before = self._read_before()
         self._goes_on = self._seconds_before > 0  # and the first row tells from which step on
         self._rows = PROGRESS.open(folder)
@@ -186,12 +188,17 @@ class Progress:
         return "gathering", self.labels, self.initial_labels
 
     def _seconds_left(self) -> float | None:
-        """Returns the time left of the present stage, from its mean pace; None if that is unknown."""
+        """Returns the time left of the present stage, from its mean pace; None if that is unknown.
+
+        While the stage stands still, as the training does during an evaluation, the time runs down.
+        """
         now, (stage, done, end) = time.monotonic(), self._stage()
         since, done_then = self._stage_starts.setdefault(stage, (now, done))
         if done == done_then or done >= end:
             return None
-        return (end - done) * (now - since) / (done - done_then)
+        if self._got_on != (stage, done):
+            self._got_on, self._end = (stage, done), now + (end - done) * (now - since) / (done - done_then)
+        return max(self._end - now, 0)
 
     def close(self) -> None:
         """Ends the live line; may be called twice."""

@@ -457,6 +457,25 @@ def test_exploring_says_how_long_it_takes(tmp_path: Path) -> None:
         assert re.search(r"500 steps left · .* gone, \d+:\d\d left$", line)
 
 
+def test_the_time_left_does_not_grow_while_the_policy_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with closing(Progress(tmp_path, initial_labels=0, goal_labels=0, live=False)) as shown:
+        values = {"max_steps": 100, "training": 1, "steps_per_second": 1, "episode_return": 1.0}
+        for steps in (10, 30):
+            now = float(steps)
+            shown.update(Report("a2c", {**values, "steps": steps}), labels=0)
+            line = shown.line()
+        assert line.endswith("0:30 gone, 1:10 left")
+        shown.update(Report("evaluation", {"running": 1.0, "steps": 30.0}), labels=0)
+        now = 50.0
+        assert shown.line().endswith("0:50 gone, 0:50 left")
+        now = 140.0
+        assert shown.line().endswith("2:20 gone, 0:00 left")
+
+
 @pytest.mark.parametrize("people_label", [True, False])
 def test_beside_a_labellers_own_pace_the_line_has_no_second_estimate(tmp_path: Path, people_label: bool) -> None:
     shown = Progress(tmp_path, initial_labels=20, goal_labels=30, live=False, people_label=people_label)
