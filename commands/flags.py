@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from a2c.config import ALGORITHMS_DEFAULTS, PolicyConfig
+from a2c.config import ALGORITHMS_DEFAULTS, Algo, PolicyConfig
 from commands import LOG_DIR
 from commands.config import PARTS, RunConfig, settings
 from commands.rules import check_ensemble, validate
@@ -22,7 +22,7 @@ from drlhp.errors import UserError
 from drlhp.labelling.notices import FEW_LABELS
 from drlhp.runtime import checkpoint
 from envs import env_info, with_key
-from envs.tuned import VECTOR_DEFAULTS, papers_settings
+from envs.tuned import LEARNED_BETTER, VECTOR_DEFAULTS, papers_settings
 from pref_db import store_path
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
@@ -208,7 +208,7 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     if first.prefs.load_prefs_dir:
         values |= _seen_by(store_path(Path(first.prefs.load_prefs_dir)).parent)
     if first.policy.load_policy_ckpt_dir:
-        values |= _of_policy(Path(first.policy.load_policy_ckpt_dir), first.env_id)
+        values |= _of_policy(first)
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -241,9 +241,8 @@ def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
     """Returns the settings of the environment and the preset, changed for the algorithm, by flag."""
     info = env_info(first.env_id)
     tuned = _tuned(first)
-    if (initial := _initial_labels(first, named)) is not None:
-        tuned["n_initial_prefs"] = initial
-    algo = str(first.policy.algo if "algo" in named else tuned.get("algo", first.policy.algo))
+    better = LEARNED_BETTER.get(info.env_id, {}) if first.preset != "paper" else {}
+    algo = first.policy.algo if "algo" in named else _usual_algorithm(first, {**tuned, **better})
     if algo != tuned.get("algo", PolicyConfig.algo):  # the tuned settings are for another algorithm
         others: tuple[str, ...] = OF_ROLLOUTS if algo == "sac" else OF_AN_ALGORITHM
         if info.kind == "pixels" and tuned.get("algo") == "ppo":
@@ -251,6 +250,10 @@ def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
         tuned = {name: value for name, value in tuned.items() if name not in others}
         if algo == "sac" and tuned.get("gamma") == VECTOR_DEFAULTS["gamma"]:
             del tuned["gamma"]  # a discount that the task itself needs stays
+    if algo == better.get("algo"):
+        tuned |= better
+    if (initial := _initial_labels(first, named)) is not None:
+        tuned["n_initial_prefs"] = initial
     values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
     length = values.get("million_timesteps", PolicyConfig.million_timesteps)
     lr_zero = values.get("lr_zero_million_timesteps", PolicyConfig.lr_zero_million_timesteps)
@@ -270,10 +273,25 @@ def _tuned(first: RunConfig) -> dict[str, Any]:
     return tuned
 
 
-def _of_policy(place: Path, env_id: str) -> dict[str, Any]:
-    """Returns the settings that a policy brings along, by flag."""
-    state = checkpoint.load(checkpoint.find(place, "policy"), kind="policy", env_id=env_id)
-    with checkpoint.entries(place):
+def _usual_algorithm(first: RunConfig, tuned: dict[str, Any]) -> Algo:
+    """Returns the algorithm if no flag names one."""
+    usual: Algo = tuned.get("algo", first.policy.algo)
+    if not first.policy.load_policy_ckpt_dir:
+        return usual
+    loaded: Algo = _policy_state(first).get("algo", usual)
+    return loaded if "sac" in (usual, loaded) else usual  # all others have the same networks
+
+
+def _policy_state(first: RunConfig) -> dict[str, Any]:
+    """Reads the policy that training starts from."""
+    path = checkpoint.find(Path(str(first.policy.load_policy_ckpt_dir)), "policy")
+    return checkpoint.load(path, kind="policy", env_id=first.env_id)
+
+
+def _of_policy(first: RunConfig) -> dict[str, Any]:
+    """Returns the settings that the policy brings along, by flag."""
+    state = _policy_state(first)
+    with checkpoint.entries(Path(str(first.policy.load_policy_ckpt_dir))):
         all_frames = bool(state.get("all_frames", False))  # which older policies did not have
         return {"policy_network": state["network"], "all_frames": all_frames}
 

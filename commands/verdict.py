@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import Any
 
 import numpy as np
 
 from a2c.config import PolicyConfig
+from commands.config import RunConfig
+from commands.flags import defaults_for
 from commands.report import words
 from commands.report.runs import Run
-from envs import env_info
-from pref_interface import PrefsConfig
 
 FEW = 0.5  # share of the usual number below which labels and steps are called few
 NEAR_CHANCE = 0.6  # accuracy on held-out labels; a coin gets 0.5
@@ -32,7 +31,7 @@ def last_words(run: Run) -> str:
 def advices(run: Run) -> list[str]:
     """Returns what may help an agent that did not learn: a flag or command, and what was found."""
     steps, returns = run.last("steps"), run.curve("steps")[1]
-    usual = 1e6 * _usual(run, "million_timesteps", PolicyConfig.million_timesteps)
+    usual = 1e6 * _defaults(run).policy.million_timesteps
     found = _about_labels(run) if run.uses_preferences else []
     if steps < FEW * usual:
         flag = f"--million_timesteps {usual / 1e6:g}"
@@ -46,7 +45,7 @@ def advices(run: Run) -> list[str]:
 
 
 def _about_labels(run: Run) -> list[str]:
-    usual, accuracy = int(_usual(run, "max_prefs", PrefsConfig.max_prefs)), run.last("validation_accuracy")
+    usual, accuracy = _defaults(run).prefs.max_prefs, run.last("validation_accuracy")
     predicted = run.column("predicted_reward")
     predicted = predicted[np.isfinite(predicted)]
     found = []
@@ -61,10 +60,10 @@ def _about_labels(run: Run) -> list[str]:
     return found
 
 
-def _usual(run: Run, name: str, otherwise: float) -> float:
-    """Returns the default of a setting for the run's environment."""
-    tuned: dict[str, Any] = dict(env_info(run.env_id).tuned)
-    return float(tuned.get(name, otherwise))
+def _defaults(run: Run) -> RunConfig:
+    """Returns the defaults for the run's environment and algorithm."""
+    policy = PolicyConfig(algo=run.config["policy"]["algo"])
+    return defaults_for(RunConfig("train_policy_with_preferences", run.env_id, policy=policy), frozenset({"algo"}))
 
 
 def next_commands(run: Run) -> list[str]:

@@ -299,6 +299,20 @@ def test_a_loaded_policy_is_built_as_it_was_trained(tmp_path: Path) -> None:
     assert train(PONG, "--load_policy_ckpt_dir", str(tmp_path)).policy.policy_network == "feature_points"
 
 
+@pytest.mark.parametrize(
+    ("env_id", "loaded", "learns_by"),
+    [("HalfCheetah-v1", "ppo", "ppo"), ("Hopper-v1", "sac", "sac"), ("Hopper-v1", "a2c", "ppo")],
+)
+def test_a_loaded_policy_goes_on_by_an_algorithm_that_has_its_network(
+    tmp_path: Path, env_id: str, loaded: str, learns_by: str
+) -> None:
+    state = {"kind": "policy", "env_id": env_id, "network": "nature", "algo": loaded}
+    checkpoint.save(tmp_path / "policy", 5, state)
+    given = train(env_id, "--load_policy_ckpt_dir", str(tmp_path))
+    assert settings(given) == settings(train(env_id, "--algo", learns_by, "--load_policy_ckpt_dir", str(tmp_path)))
+    assert given.policy.algo == learns_by
+
+
 @pytest.mark.parametrize("flag", ["--load_policy_ckpt_dir", "--load_reward_predictor_ckpt_dir"])
 def test_loading_from_where_nothing_is_says_so(tmp_path: Path, flag: str) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):

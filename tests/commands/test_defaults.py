@@ -26,7 +26,7 @@ BEST = {
     "BreakoutNoFrameskip-v4": "breakout",
     "Hopper": "hopper-700",
     "Walker": "walker-700",
-    "HalfCheetah": "halfcheetah-700",
+    "HalfCheetah": "halfcheetah-200-sac",
     "Swimmer": "swimmer-700",
     "Reacher": "reacher-700",
     "Ant": "ant-1400",

@@ -24,10 +24,11 @@ BRIEF = (
 )
 
 
-def run_with(folder: Path, rows: list[dict[str, Any]], env_id: str = DOT, mode: str = TRAIN) -> Run:
+def run_with(folder: Path, rows: list[dict[str, Any]], env_id: str = DOT, mode: str = TRAIN, algo: str = "a2c") -> Run:
     """A finished run with these rows in its progress.csv."""
     progress = [{name: str(value) for name, value in row.items()} for row in rows]
-    return Run(folder, {"config": {"mode": mode, "env_id": env_id}}, progress, [], "finished", "")
+    config = {"mode": mode, "env_id": env_id, "policy": {"algo": algo}}
+    return Run(folder, {"config": config}, progress, [], "finished", "")
 
 
 def row(steps: float, **values: float) -> dict[str, Any]:
@@ -75,6 +76,16 @@ def test_a_run_that_did_not_learn_gets_advice(
     run = run_with(tmp_path, rows, env_id)
     (said,) = advices(run)
     assert advice in said and f"\nTo try: {said}\n" in last_words(run)
+
+
+@pytest.mark.parametrize(("algo", "steps", "labels"), [("sac", 1e6, 200), ("ppo", 2e6, 700)])
+def test_advice_is_by_the_algorithms_own_defaults(tmp_path: Path, algo: str, steps: float, labels: int) -> None:
+    def said(share: float) -> str:
+        rows = [row(0), row(share * steps, labels=round(share * labels))]
+        return "\n".join(advices(run_with(tmp_path, rows, "HalfCheetah-v1", algo=algo)))
+
+    assert said(1.0).startswith("another seed")
+    assert f"(--max_prefs {labels})" in said(0.4) and f"(--million_timesteps {steps / 1e6:g})" in said(0.4)
 
 
 def test_a_run_that_learned_gets_no_advice(tmp_path: Path) -> None:
