@@ -113,7 +113,7 @@ class ReplayLearner(Learner):
             entropy = -log_probs.detach().mean()
             # It rises while the entropy is below the wanted one, -1 nat for each dimension of the actions.
             loss = loss + policy_loss + policy.log_temperature * (entropy + policy.action_dim)
-            figures |= {"policy_loss": policy_loss.detach(), "entropy": entropy, "temperature": temperature}
+            figures |= {"policy_loss": policy_loss.detach(), "entropy": entropy, "entropy_weight": temperature}
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

@@ -77,8 +77,9 @@ class Telemetry:
             return
         scalars = self._curves.means()
         self._predicted_reward = scalars.get("reward/predicted", math.nan)
-        scalars |= {"policy/learning_rate": config.lr, "policy/entropy_weight": config.ent_coef}
-        scalars["segments/dropped"] = dropped_segments
+        scalars |= {"policy/learning_rate": config.lr, "segments/dropped": dropped_segments}
+        if config.algo != "sac":  # which finds its weight itself
+            scalars["policy/entropy_weight"] = config.ent_coef
         taken, seconds = self.curve_pace.taken(steps)
         scalars["speed/agent_steps_per_second"] = taken / seconds
         for name, spent in runner.stopwatch.seconds.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from a2c.config import SAC_DEFAULTS, PolicyConfig
@@ -211,6 +212,10 @@ def test_a_run_learns_and_goes_on_from_its_checkpoint_with_new_steps(tmp_path: P
         begun.step()
     assert np.mean(list(begun.runner.finished_returns)[-20:]) > 20
     begun.close()
+    curves = EventAccumulator(str(tmp_path / "events" / "a2c")).Reload()
+    weights = [event.value for event in curves.Scalars("policy/entropy_weight")]
+    found = float(begun.policy.state_dict()["log_temperature"].exp())
+    assert math.isclose(weights[-1], found, rel_tol=0.3), "the mean of the last updates, not what a flag says"
     resumed = worker(tmp_path, 0.024, *flags, resume=True)
     before, after = begun.policy.state_dict(), resumed.policy.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
