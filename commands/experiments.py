@@ -20,13 +20,9 @@ BODIES_LABELS = {
     "Reacher": (700,),
     "Ant": (1400,),
 }
-# What bodies have besides with 200 labels. Actions earn nothing in these tasks, and a predictor that does not see them
-# errs less. Hopper would keep its first way of jumping, although the predictor soon knows of better ones.
-STATES_ALONE = "--no_reward_predictor_uses_actions"
-WITH_FEW_LABELS = {
-    "Hopper": (STATES_ALONE, "--policy_reset_million_timesteps", "0.5"),
-    "Swimmer": (STATES_ALONE,),
-}
+# What two bodies have besides with 200 labels. Actions earn nothing in these tasks, and a predictor that does not see
+# them errs less. A policy keeps its first way of jumping or swimming, although the predictor soon knows of better ones.
+WITH_FEW_LABELS = ("--no_reward_predictor_uses_actions", "--policy_reset_million_timesteps", "0.5")
 OFF_POLICY_BODIES = ("HalfCheetah",)  # bodies that SAC learns from fewer labels than PPO, and so does by default
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
@@ -86,7 +82,8 @@ def _bodies() -> dict[str, Experiment]:
         for n in fewer:
             # A quarter first, as of 700. After more passes the predictor errs on what the policy does next.
             asked = ("--n_initial_prefs", str(n // 4), *FEW_PASSES, "--label_passes", "50")
-            flags = (*asked, *beginning_anew, *on_policy, *WITH_FEW_LABELS.get(task, ()))
+            besides = WITH_FEW_LABELS if task in ("Hopper", "Swimmer") else beginning_anew
+            flags = (*asked, *besides, *on_policy)
             title = f"{task}, {n:,} labels, each trained on 50 times"
             found[f"{name}-{n}"] = Experiment(title, _with_labels(env_id, n, *ALL_LABELS, *flags))
         found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id, *on_policy))
