@@ -120,6 +120,19 @@ def test_no_ratio_of_few_seeds(n: int, ratio: str) -> None:
     assert row[2] == "sampled" and row[-1] == ratio
 
 
+def test_means_over_tasks_keep_runs_with_fewer_labels_apart() -> None:
+    found = {}
+    for name, task, labels, sampled in (
+        *(("hopper-true", "Hopper", 0, 20.0), ("swimmer-true", "Swimmer", 0, 20.0)),
+        *(("hopper-700", "Hopper", 700, 30.0), ("swimmer-700", "Swimmer", 700, 30.0)),
+        *(("hopper-200", "Hopper", 200, 10.0), ("swimmer-200", "Swimmer", 200, 10.0)),
+    ):
+        found[name] = {seed: run(f"{task}-v1", labels, sampled + seed, tuned_on=False) for seed in range(3)}
+    table = cells(tables.pairs_table(found, tables.BODIES_PAIRS, tables.FEW_LABELS_PAIRS))
+    means = [row[7] for row in table if row[0] == "mean of the 2 tasks" and row[2] == "sampled"]
+    assert [mean.split()[0] for mean in means] == ["1.00", "0.00"]
+
+
 def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_saw() -> None:
     runs = {seed: run("Walker-v1", 700, float(seed), tuned_on=seed < 3) for seed in range(5)}
     tuned, fresh = cells(tables.experiments_table({"walker-700": runs}))

@@ -23,8 +23,9 @@ HEADLINES = {
     "halfcheetah-200-sac": "HalfCheetah, by SAC",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
-BODIES_PAIRS = {
-    **{f"{task.lower()}-{n}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items() for n in counts},
+BODIES_PAIRS = {f"{task.lower()}-{counts[0]}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items()}
+FEW_LABELS_PAIRS = {
+    **{f"{task.lower()}-{n}": f"{task.lower()}-true" for task, (_, *fewer) in BODIES_LABELS.items() for n in fewer},
     **{f"{task.lower()}-200-sac": f"{task.lower()}-true-sac" for task in OFF_POLICY_BODIES},
 }
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
@@ -43,7 +44,7 @@ def texts(results: Path = RESULTS) -> dict[str, str]:
         **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items()},
         "greedy": greedy_table(found),
         "pairs-atari": pairs_table(found, ATARI_PAIRS),
-        "pairs-bodies": pairs_table(found, BODIES_PAIRS),
+        "pairs-bodies": pairs_table(found, BODIES_PAIRS, FEW_LABELS_PAIRS),
         "sums": sums_table(found),
         "superseded": superseded_table(results / "superseded.csv"),
         "runs": by_run(found),
@@ -54,7 +55,8 @@ def kind_of(name: str) -> str:
     """Returns the kind of an experiment's task: atari (with the moving dot), bodies, gymnasium or circus."""
     if name.startswith("circus-"):
         return "circus"
-    if name in BODIES_PAIRS or name in BODIES_PAIRS.values():
+    pairs = BODIES_PAIRS | FEW_LABELS_PAIRS
+    if name in pairs or name in pairs.values():
         return "bodies"
     is_others = name.endswith(("-v4-true", "-v5-true")) or name.startswith("walker-walk-")
     return "gymnasium" if is_others else "atari"
@@ -116,12 +118,14 @@ PAIRS_HEAD = (
 )
 
 
-def pairs_table(found: dict[str, Runs], pairs: dict[str, str]) -> str:
-    """Returns a table of labels beside the true reward, first of seeds that settings were tuned on, then of fresh ones.
+def pairs_table(found: dict[str, Runs], *groups: dict[str, str]) -> str:
+    """Returns a table of labels beside the true reward.
 
-    The last rows of either are means of all tasks, if there is more than one with enough seeds.
+    In each group of pairs, seeds that settings were tuned on stand before fresh ones. The last rows of either are means
+    of all tasks, if there is more than one with enough seeds.
     """
-    return table(PAIRS_HEAD, [row for tuned in (True, False) for row in _pairs(found, pairs, tuned)])
+    rows = [row for pairs in groups for tuned in (True, False) for row in _pairs(found, pairs, tuned)]
+    return table(PAIRS_HEAD, rows)
 
 
 def _pairs(found: dict[str, Runs], pairs: dict[str, str], tuned: bool) -> Iterator[tuple[str, ...]]:
