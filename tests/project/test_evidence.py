@@ -123,9 +123,9 @@ def test_no_ratio_of_few_seeds(n: int, ratio: str) -> None:
 def test_means_over_tasks_keep_runs_with_fewer_labels_apart() -> None:
     found = {}
     for name, task, labels, sampled in (
-        *(("hopper-true", "Hopper", 0, 20.0), ("swimmer-true", "Swimmer", 0, 20.0)),
-        *(("hopper-700", "Hopper", 700, 30.0), ("swimmer-700", "Swimmer", 700, 30.0)),
-        *(("hopper-200", "Hopper", 200, 10.0), ("swimmer-200", "Swimmer", 200, 10.0)),
+        *(("walker-true", "Walker", 0, 20.0), ("swimmer-true", "Swimmer", 0, 20.0)),
+        *(("walker-700", "Walker", 700, 30.0), ("swimmer-700", "Swimmer", 700, 30.0)),
+        *(("walker-200", "Walker", 200, 10.0), ("swimmer-200", "Swimmer", 200, 10.0)),
     ):
         found[name] = {seed: run(f"{task}-v1", labels, sampled + seed, tuned_on=False) for seed in range(3)}
     table = cells(tables.pairs_table(found, tables.BODIES_PAIRS, tables.FEW_LABELS_PAIRS))

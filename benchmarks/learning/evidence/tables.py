@@ -27,6 +27,7 @@ BODIES_PAIRS = {f"{task.lower()}-{counts[0]}": f"{task.lower()}-true" for task, 
 FEW_LABELS_PAIRS = {
     **{f"{task.lower()}-{n}": f"{task.lower()}-true" for task, (_, *fewer) in BODIES_LABELS.items() for n in fewer},
     **{f"{task.lower()}-200-sac": f"{task.lower()}-true-sac" for task in OFF_POLICY_BODIES},
+    "hopper-200": "hopper-true-restarts",
 }
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
