@@ -62,16 +62,18 @@ export async function askToken(why) {
 
 /** Asks for a flag and a note for a pair; changes it. */
 export async function askNote(pair) {
+  const flag = () => Object.assign(pair, { flag: true, note: $("note").value.trim().slice(0, 500) });
   $("note").value = pair.note;
   $("note").onkeydown = (event) => {
     // An Enter that ends the composing of a word, as of a Japanese one, is not yet one for the note.
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
+      flag(); // the next key may answer the pair before the dialog tells that it is closed
       $("note-dialog").close("flag");
     }
   };
   const button = await ask($("note-dialog"));
-  if (button === "flag") Object.assign(pair, { flag: true, note: $("note").value.trim().slice(0, 500) });
+  if (button === "flag") flag();
   if (button === "clear") Object.assign(pair, { flag: false, note: "" });
 }
 
