@@ -78,7 +78,7 @@ class Telemetry:
         scalars = self._curves.means()
         self._predicted_reward = scalars.get("reward/predicted", math.nan)
         scalars |= {"policy/learning_rate": config.lr, "segments/dropped": dropped_segments}
-        if config.algo != "sac":  # which finds its weight itself
+        if config.algo != "sac":  # SAC finds its weight itself, and reports it among its losses
             scalars["policy/entropy_weight"] = config.ent_coef
         taken, seconds = self.curve_pace.taken(steps)
         scalars["speed/agent_steps_per_second"] = taken / seconds

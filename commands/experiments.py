@@ -14,16 +14,22 @@ ALL_LABELS = ("--no_bootstrap", "--no_hold_out")
 FEW_PASSES = ("--n_initial_epochs", "25")
 HELD_OUT = ("--bootstrap", "--hold_out", "--n_initial_epochs", "200")  # the opposite: as the paper has it
 BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25")
-# The labels of each task: as many as the defaults ask for, then perhaps fewer.
+# The labels of each task: as many as the defaults of PPO ask for, then perhaps fewer.
 BODIES_LABELS = {
     **dict.fromkeys(("Hopper", "Walker", "HalfCheetah", "Swimmer"), (700, 200)),
     "Reacher": (700,),
     "Ant": (1400,),
 }
-# What two bodies have besides with 200 labels. Actions earn nothing in these tasks, and a predictor that does not see
-# them errs less. A policy keeps its first way of jumping or swimming, although the predictor soon knows of better ones.
-WITH_FEW_LABELS = ("--no_reward_predictor_uses_actions", "--policy_reset_million_timesteps", "0.5")
-GIVEN_UP = ("--first_episode_steps", "100")  # else a Hopper on its knees learns to jump on them
+STATES_ALONE = ("--no_reward_predictor_uses_actions",)  # because actions earn nothing in these tasks
+LATE_RESET = ("--policy_reset_million_timesteps", "0.5")  # when the predictor has seen more than falls and wriggles
+GIVEN_UP = ("--first_episode_steps", "100")  # a fallen Hopper would learn to move on the ground
+# The flags that each body needs besides with fewer labels.
+WITH_FEW_LABELS = {
+    "Hopper": (*STATES_ALONE, *LATE_RESET, *GIVEN_UP),
+    "Walker": BEGINNING_ANEW,
+    "HalfCheetah": ("--algo", "ppo"),
+    "Swimmer": (*STATES_ALONE, *LATE_RESET),
+}
 OFF_POLICY_BODIES = ("HalfCheetah",)  # bodies that SAC learns from fewer labels than PPO, and so does by default
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
@@ -64,6 +70,13 @@ def _few_labels(n: int) -> tuple[str, ...]:
     return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
 
 
+def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
+    """Returns a body with so few labels that each is trained on often, and a quarter of them first, as of 700."""
+    # After more passes the predictor errs on what the policy does next.
+    asked = ("--n_initial_prefs", str(n // 4), *FEW_PASSES, "--label_passes", "50")
+    return _with_labels(env_id, n, *ALL_LABELS, *asked, *flags)
+
+
 def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
     """Returns an experiment in which a teacher of examples/circus.py gives so many labels."""
     command = (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels), *flags)
@@ -81,18 +94,12 @@ def _bodies() -> dict[str, Experiment]:
         command = _with_labels(env_id, n_labels, *ALL_LABELS, *few_passes, *beginning_anew, *on_policy)
         found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", command)
         for n in fewer:
-            # A quarter first, as of 700. After more passes the predictor errs on what the policy does next.
-            asked = ("--n_initial_prefs", str(n // 4), *FEW_PASSES, "--label_passes", "50")
-            besides = WITH_FEW_LABELS if task in ("Hopper", "Swimmer") else beginning_anew
-            flags = (*asked, *besides, *on_policy, *(GIVEN_UP if task == "Hopper" else ()))
             title = f"{task}, {n:,} labels, each trained on 50 times"
-            found[f"{name}-{n}"] = Experiment(title, _with_labels(env_id, n, *ALL_LABELS, *flags))
+            found[f"{name}-{n}"] = Experiment(title, _few_of_a_body(env_id, n, *WITH_FEW_LABELS[task]))
         found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id, *on_policy))
     for task in OFF_POLICY_BODIES:
         name, env_id, learner = task.lower(), f"{task}-v1", _off_policy("0.125", "1")
-        asked = ("--n_initial_prefs", "50", *FEW_PASSES, "--label_passes", "50")
-        on_labels = _with_labels(env_id, 200, *ALL_LABELS, *asked, *learner)
-        found[f"{name}-200-sac"] = Experiment(f"{task}, 200 labels, SAC", on_labels)
+        found[f"{name}-200-sac"] = Experiment(f"{task}, 200 labels, SAC", _few_of_a_body(env_id, 200, *learner))
         found[f"{name}-true-sac"] = Experiment(f"{task} on the true reward, SAC", (TRUE_REWARD, env_id, *learner))
     found["hopper-true-restarts"] = Experiment(
         "Hopper on the true reward, its falls given up as in hopper-200", (TRUE_REWARD, "Hopper-v1", *GIVEN_UP)

@@ -204,11 +204,12 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     Args:
         named: the flags on the command line; some of them take precedence over tuned defaults.
     """
-    values = _of_environment(first, named)
+    loaded = _loaded_policy(first)
+    values = _of_environment(first, named, loaded.get("algo"))
     if first.prefs.load_prefs_dir:
         values |= _seen_by(store_path(Path(first.prefs.load_prefs_dir)).parent)
-    if first.policy.load_policy_ckpt_dir:
-        values |= _of_policy(first)
+    if loaded:
+        values |= _of_policy(loaded, first)
     if first.predictor.load_reward_predictor_ckpt_dir:
         place = Path(first.predictor.load_reward_predictor_ckpt_dir)
         path = checkpoint.find(place, "reward_predictor")
@@ -237,12 +238,18 @@ def defaults_for(first: RunConfig, named: frozenset[str]) -> RunConfig:
     )
 
 
-def _of_environment(first: RunConfig, named: frozenset[str]) -> dict[str, Any]:
-    """Returns the settings of the environment and the preset, changed for the algorithm, by flag."""
+def _of_environment(first: RunConfig, named: frozenset[str], loaded: Algo | None) -> dict[str, Any]:
+    """Returns the settings of the environment and the preset, changed for the algorithm, by flag.
+
+    Args:
+        loaded: the algorithm of the policy that training starts from, if there is one.
+    """
     info = env_info(first.env_id)
     tuned = _tuned(first)
     better = LEARNED_BETTER.get(info.env_id, {}) if first.preset != "paper" else {}
-    algo = first.policy.algo if "algo" in named else _usual_algorithm(first, {**tuned, **better})
+    algo: Algo = first.policy.algo if "algo" in named else {**tuned, **better}.get("algo", first.policy.algo)
+    if "algo" not in named and loaded and "sac" in (algo, loaded):  # all others have the same networks
+        algo = loaded
     if algo != tuned.get("algo", PolicyConfig.algo):  # the tuned settings are for another algorithm
         others: tuple[str, ...] = OF_ROLLOUTS if algo == "sac" else OF_AN_ALGORITHM
         if info.kind == "pixels" and tuned.get("algo") == "ppo":
@@ -273,24 +280,14 @@ def _tuned(first: RunConfig) -> dict[str, Any]:
     return tuned
 
 
-def _usual_algorithm(first: RunConfig, tuned: dict[str, Any]) -> Algo:
-    """Returns the algorithm if no flag names one."""
-    usual: Algo = tuned.get("algo", first.policy.algo)
-    if not first.policy.load_policy_ckpt_dir:
-        return usual
-    loaded: Algo = _policy_state(first).get("algo", usual)
-    return loaded if "sac" in (usual, loaded) else usual  # all others have the same networks
+def _loaded_policy(first: RunConfig) -> dict[str, Any]:
+    """Returns the checkpoint of the policy that training starts from; empty if it starts from none."""
+    place = first.policy.load_policy_ckpt_dir
+    return checkpoint.load(checkpoint.find(Path(place), "policy"), kind="policy", env_id=first.env_id) if place else {}
 
 
-def _policy_state(first: RunConfig) -> dict[str, Any]:
-    """Reads the policy that training starts from."""
-    path = checkpoint.find(Path(str(first.policy.load_policy_ckpt_dir)), "policy")
-    return checkpoint.load(path, kind="policy", env_id=first.env_id)
-
-
-def _of_policy(first: RunConfig) -> dict[str, Any]:
-    """Returns the settings that the policy brings along, by flag."""
-    state = _policy_state(first)
+def _of_policy(state: dict[str, Any], first: RunConfig) -> dict[str, Any]:
+    """Returns the settings that the policy of a checkpoint brings along, by flag."""
     with checkpoint.entries(Path(str(first.policy.load_policy_ckpt_dir))):
         all_frames = bool(state.get("all_frames", False))  # which older policies did not have
         return {"policy_network": state["network"], "all_frames": all_frames}

@@ -97,12 +97,15 @@ TUNED: dict[str, dict[str, object]] = {
         for version in (4, 5)
     },
 }
-# Tasks that another algorithm than the one above learns better: what they have with that by default.
+# Tasks that another algorithm learns better than the one above, and their defaults with it.
 LEARNED_BETTER: dict[str, dict[str, object]] = {
     # SAC earned more from 200 labels than PPO from 700.
     "HalfCheetah-v1": {
-        **{"algo": "sac", "max_prefs": 200, "n_initial_prefs": 50},
-        **{"n_initial_epochs": 25, "label_passes": 50},
+        "algo": "sac",
+        "max_prefs": 200,
+        "n_initial_prefs": 50,
+        "n_initial_epochs": 25,
+        "label_passes": 50,
     },
 }
 # By ROM, whatever the id.

@@ -68,8 +68,8 @@ export async function askNote(pair) {
     // An Enter that ends the composing of a word, as of a Japanese one, is not yet one for the note.
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      flag(); // the next key may answer the pair before the dialog tells that it is closed
-      $("note-dialog").close("flag");
+      flag(); // because the next key may answer the pair before the dialog's event `close` comes
+      $("note-dialog").close();
     }
   };
   const button = await ask($("note-dialog"));
