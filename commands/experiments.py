@@ -174,6 +174,13 @@ EXPERIMENTS = {
     "enduro-290-true": Experiment("Enduro in 30,208 steps on the true reward", (TRUE_REWARD, GLUCARDS_ENDURO, *BRIEF)),
     "beamrider": Experiment("BeamRider, 5,500 labels", _with_labels("BeamRiderNoFrameskip-v4", 5500, *_quick(10))),
     "breakout": Experiment("Breakout, 5,500 labels", _with_labels("BreakoutNoFrameskip-v4", 5500, *_quick(10))),
+    **{
+        f"{game.lower()}-3m": Experiment(
+            f"{game}, 5,500 labels, 3 million steps of the paper's 50",
+            _with_labels(f"{game}NoFrameskip-v4", 5500, *_quick(3)),
+        )
+        for game in ("BeamRider", "Breakout", "Qbert", "Seaquest", "SpaceInvaders")
+    },
     "ablation-many-passes": Experiment(
         "the moving dot, 40 labels, each trained on 280 times instead of 15", _few_labels(40)
     ),
