@@ -70,9 +70,12 @@ class PolicyConfig:
     """Million agent steps in which the policy learns to reach states that are new to it, before any question is asked
     (PEBBLE's pre-training; B-Pref has 0.032). These steps do not count as training."""
     policy_reset_million_timesteps: Annotated[float, at_least(0)] = 0.0
-    """Million agent steps after which the policy is reset once: it gets new weights, and learns from the reward
-    predictor as it is then. Habits from the time when the predictor knew little are hard to lose (the primacy bias,
-    Nikishin et al. 2022). 0: never."""
+    """Million agent steps after which the policy is reset: it gets new weights, and learns from the reward predictor as
+    it is then. As many steps later, training goes on with the start whose newest steps the predictor rewards most.
+    Habits from the time when the predictor knew little are hard to lose (the primacy bias, Nikishin et al. 2022). 0:
+    never."""
+    policy_resets: Annotated[int, at_least(1)] = 1
+    """How many times the policy is reset, each time after as many steps."""
     policy_network: Literal["nature", "feature_points", "nature_lstm"] = "nature"
     """Network for pixel observations: the paper's CNN, learned feature points, or the CNN with a memory (an LSTM)."""
     demonstrations: str | None = None

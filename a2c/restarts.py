@@ -6,7 +6,9 @@ from collections import deque
 
 import numpy as np
 
+from a2c.config import PolicyConfig
 from a2c.returns import Bools, Floats
+from envs import EnvInfo
 
 STARTS = 64  # newest episodes; the values of their starts are averaged
 FEWEST_STARTS = 16  # with fewer the average is not used
@@ -33,6 +35,12 @@ class Restarts:
         self.given_up = np.zeros(n_envs, np.bool_)  # (N,) episodes that the next rollout ends at its start
         self._ages = np.zeros(n_envs, np.int64)
         self._start_values: deque[float] = deque(maxlen=STARTS)
+
+    @classmethod
+    def of(cls, config: PolicyConfig, info: EnvInfo) -> Restarts | None:
+        """Returns None if all episodes are to be whole."""
+        first = config.first_episode_steps
+        return cls(config.n_envs, max(first, info.segment_length)) if first else None
 
     def wait(self, valid: Bools) -> None:
         """Decides by the age of episodes alone, after a rollout that the critic cannot judge yet.

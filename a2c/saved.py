@@ -13,7 +13,9 @@ import torch
 from a2c.config import Algo, PolicyConfig
 from a2c.learner import Learner
 from a2c.rewards import Rewarder
+from a2c.starts import Starts
 from drlhp.runtime import checkpoint
+from drlhp.runtime.snapshot import restore_kept, state_of
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ class PolicyCheckpoints:
         env_id: str,
         config: PolicyConfig,
         learner: Learner,
+        starts: Starts,
         rewarder: Rewarder | None,
         run_id: str = "",
     ) -> None:
         self.folder, self.env_id, self.config, self.run_id = folder, env_id, config, run_id
         folder.parent.mkdir(parents=True, exist_ok=True)
-        self.learner, self.rewarder = learner, rewarder
+        self.learner, self.starts, self.rewarder = learner, starts, rewarder
         self._save_by = time.monotonic() + checkpoint.MAX_SECONDS
 
     def is_due(self, updates: int) -> bool:
@@ -75,6 +78,7 @@ class PolicyCheckpoints:
                 "true_reward_total": course.true_reward_total,
                 "random": torch.get_rng_state(),
                 "value_units": self.learner.units.state(),
+                "starts": state_of(self.starts),
                 "reward_normaliser": self.rewarder.normaliser if self.rewarder else None,
             },
         )
@@ -109,8 +113,10 @@ class PolicyCheckpoints:
             raise ValueError(f"an algorithm {state['algo']}")
         if state["algo"] == self.config.algo:  # the averages of another algorithm's optimiser mean something else
             checkpoint.fill_optimizer(learner.optimizer, state["optimizer"])
+            if "starts" in state:  # older checkpoints have none
+                restore_kept(self.starts, state["starts"])
         torch.set_rng_state(state["random"])
-        if "value_units" in state:  # older checkpoints have none
+        if "value_units" in state:  # nor these
             learner.units.load(state["value_units"])
         if self.rewarder and state.get("reward_normaliser"):  # likewise
             self.rewarder.normaliser = state["reward_normaliser"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -116,6 +116,11 @@ class Telemetry:
             self._reports.put(Report("exploration", {"steps_left": float(max(0, steps_left))}))
             self.report_pace.mark(steps)
             self.curve_pace.mark(steps)
+
+    def turned(self, judged: Sequence[float]) -> None:
+        """Reports what a step of each of the policy's starts earned, if these were all."""
+        if judged:
+            self._reports.put(Report("starts", {f"start {i}": earned for i, earned in enumerate(judged, 1)}))
 
     def evaluation_begins(self, steps: int) -> None:
         """Reports that an evaluation begins."""

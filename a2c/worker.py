@@ -28,6 +28,7 @@ from a2c.runner import Rollout, Runner
 from a2c.sac import ReplayLearner
 from a2c.saved import Course, PolicyCheckpoints
 from a2c.squashed import SquashedPolicy
+from a2c.starts import Starts
 from a2c.telemetry import Telemetry
 from drlhp.errors import naming
 from drlhp.networks.device import CPU
@@ -110,7 +111,7 @@ class PolicyWorker:
 
     KEPT = (
         *("began_at", "steps", "updates", "dropped_segments", "steps_to_explore"),
-        *("learner", "rewarder", "explorer", "restarts", "runner"),
+        *("learner", "starts", "rewarder", "explorer", "restarts", "runner"),
     )
 
     def __init__(self, spec: WorkerSpec, channels: Channels) -> None:
@@ -125,8 +126,10 @@ class PolicyWorker:
         shared = Shared.lay_out(self.policy, spec.env_id, self.config, arena, size, leads=True)
         self.crew = crew_of(spec, self.policy, shared, channels.stop)
         self.learner = learner_of(self.info, self.config, self.policy, self.crew, self.rewarder)
+        self.starts = Starts(self.info, self.config, self.learner, self.rewarder)
+        place, env_id = spec.run_dir / "policy", self.info.env_id
         self.checkpoints = PolicyCheckpoints(
-            spec.run_dir / "policy", self.info.env_id, self.config, self.learner, self.rewarder, spec.run_id
+            place, env_id, self.config, self.learner, self.starts, self.rewarder, spec.run_id
         )
         course = self.checkpoints.load(resume=spec.resume)
         self.steps, self.updates, self.dropped_segments = course.steps, course.updates, 0
@@ -135,7 +138,7 @@ class PolicyWorker:
         # Not saved: a run that was stopped before its first update on rewards explores anew.
         self.steps_to_explore = 0 if self.updates else round(self.config.explore_million_timesteps * 1e6)
         self.explorer = StateEntropy(spec.seed)
-        self.restarts = self._new_restarts()
+        self.restarts = Restarts.of(self.config, self.info)
         self.curves = Curves(spec.run_dir, "a2c")
         if self.config.demonstrations and not self.updates and spec.began_at is None:
             self._imitate(Path(self.config.demonstrations))
@@ -151,10 +154,6 @@ class PolicyWorker:
         restore_kept(self, state)
         for pace in (self.telemetry.report_pace, self.telemetry.curve_pace):
             pace.mark(self.steps)
-
-    def _new_restarts(self) -> Restarts | None:
-        first = self.config.first_episode_steps
-        return Restarts(self.config.n_envs, max(first, self.info.segment_length)) if first else None
 
     def _imitate(self, place: Path) -> None:
         """Starts the policy as an imitation of recorded play, and reports how far that is."""
@@ -294,9 +293,10 @@ class PolicyWorker:
         steps_before = self.steps
         self.steps += rollout.n_decisions
         self.updates += 1
-        if steps_before < round(config.policy_reset_million_timesteps * 1e6) <= self.steps:
-            self.learner.begin_anew()  # the environments go on where they are
-            self.restarts = self._new_restarts()
+        self.starts.see(rollout, observations, rewards, self.steps)
+        if (judged := self.starts.turn(steps_before, self.steps)) is not None:  # the environments go on where they are
+            self.restarts = Restarts.of(self.config, self.info)
+            self.telemetry.turned(judged)
         self.channels.agent_steps.value = self.steps
         self.telemetry.learned(
             self.runner,

@@ -42,7 +42,8 @@ FIXED = (
 OF_AN_ALGORITHM = ("n_envs", "n_steps", "lr", "lr_zero_million_timesteps", "ppo_epochs", "ppo_minibatches")
 OF_A_GAME = (*OF_AN_ALGORITHM, "million_timesteps")  # how long a game takes to learn depends on the algorithm too
 # SAC needs fewer steps. It rewards all its steps anew, so it loses early habits without being reset.
-OF_ROLLOUTS = (*OF_A_GAME, "policy_reset_million_timesteps")
+OF_STARTS = ("policy_reset_million_timesteps", "policy_resets")
+OF_ROLLOUTS = (*OF_A_GAME, *OF_STARTS)
 
 
 # Share of all labels that are gathered before training; for vector observations only (paper, appendix A.1).
@@ -264,8 +265,12 @@ def _of_environment(first: RunConfig, named: frozenset[str], loaded: Algo | None
     values: dict[str, Any] = {"clip_steps": info.segment_length, **ALGORITHMS_DEFAULTS[algo], **tuned, "algo": algo}
     length = values.get("million_timesteps", PolicyConfig.million_timesteps)
     lr_zero = values.get("lr_zero_million_timesteps", PolicyConfig.lr_zero_million_timesteps)
-    if "million_timesteps" in named and lr_zero == length:  # so that it reaches 0 at the end of a shorter run too
-        values["lr_zero_million_timesteps"] = first.policy.million_timesteps
+    if "million_timesteps" in named:
+        if lr_zero == length:  # so that it reaches 0 at the end of a shorter run too
+            values["lr_zero_million_timesteps"] = first.policy.million_timesteps
+        n_starts = 1 + values.get("policy_resets", PolicyConfig.policy_resets)
+        if values.get("policy_reset_million_timesteps", 0) * n_starts >= first.policy.million_timesteps:
+            values.pop("policy_reset_million_timesteps", None)  # so short a run has no time for another start
     return values
 
 
@@ -276,7 +281,8 @@ def _tuned(first: RunConfig) -> dict[str, Any]:
         return papers_settings(info.env_id, info.kind)
     tuned: dict[str, Any] = dict(info.tuned)
     if not first.uses_preferences:  # the true reward does not change, so there are no early habits to lose
-        tuned.pop("policy_reset_million_timesteps", None)
+        for name in OF_STARTS:
+            tuned.pop(name, None)
     return tuned
 
 

@@ -77,6 +77,9 @@ class Progress:
         if source == "evaluation":
             self._update_evaluation(report.values, labels)
             return
+        if source == "starts":
+            say(_choice(list(report.values.values())))
+            return
         self.values[source] = report.values
         if source in ("demonstrations", "exploration"):
             return  # sent by the policy's process, which reports its memory itself
@@ -279,6 +282,13 @@ def draw_curves(folder: Path) -> None:
     for axis in axes:
         axis.grid(alpha=0.3)
     drawn(figure, 110).save(folder / "curves.png")
+
+
+def _choice(earned: list[float]) -> str:
+    """Returns which of the policy's starts goes on, in words."""
+    best = earned.index(max(earned)) + 1
+    each = ", ".join(f"{value:.2f}" for value in earned)
+    return f"Of {len(earned)} starts of the policy number {best} goes on. A step of each was worth {each} on average."
 
 
 def is_terminal() -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from a2c.learner import Learner, new_policy
 from a2c.saved import PolicyCheckpoints
+from a2c.starts import Starts
 from commands.config import RunConfig, gathers
 from commands.run_folder import read_run_id
 from drlhp.errors import PrefDBError, UserError
@@ -77,7 +78,8 @@ def _try_checkpoints(config: RunConfig, policy: Loaded | None, predictor: Loaded
     folder, info = config.run_path(), env_info(config.env_id)
     if policy is not None:
         learner = Learner(info, config.policy, new_policy(info, config.policy, CPU))
-        PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, None).take(*policy)
+        starts = Starts(info, config.policy, learner, None)
+        PolicyCheckpoints(folder / "policy", info.env_id, config.policy, learner, starts, None).take(*policy)
     if predictor is not None:
         inputs = PredictorInputs.of(info)
         spec = TrainerSpec(

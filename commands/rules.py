@@ -101,10 +101,12 @@ def _check_lengths(config: RunConfig) -> None:
             f"the learning rate would be 0 from {policy.lr_zero_million_timesteps:g} million steps on; give "
             f"--lr_zero_million_timesteps {policy.million_timesteps:g} or more, or 0 to keep it constant."
         )
-    if policy.policy_reset_million_timesteps >= policy.million_timesteps:
+    n_starts = policy.policy_resets + 1
+    if policy.policy_reset_million_timesteps * n_starts >= policy.million_timesteps:
         raise UserError(
-            f"--policy_reset_million_timesteps must be below the {policy.million_timesteps:g} million steps of the "
-            f"training, not {policy.policy_reset_million_timesteps:g}."
+            f"--policy_reset_million_timesteps must be below {policy.million_timesteps / n_starts:g}, so that "
+            f"{n_starts} starts of the policy take less than all {policy.million_timesteps:g} million steps, "
+            f"not {policy.policy_reset_million_timesteps:g}."
         )
     if policy.explore_million_timesteps > policy.million_timesteps and config.trains_policy:
         raise UserError(

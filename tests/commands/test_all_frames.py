@@ -11,6 +11,7 @@ from a2c.config import PolicyConfig
 from a2c.environments import make_groups
 from a2c.learner import Learner, new_policy
 from a2c.saved import Course, PolicyCheckpoints
+from a2c.starts import Starts
 from commands.agent import Agent
 from commands.flags import parse
 from commands.run_folder import RunFolder
@@ -72,7 +73,8 @@ def test_training_and_watching_see_the_same_frames(tmp_path: Path, chosen: bool)
     assert env.info.all_frames is chosen
     env.close()
     learner = Learner(info, config, new_policy(info, config, CPU))
-    path = PolicyCheckpoints(tmp_path / "policy", PACMAN, config, learner, None).save(Course(steps=5))
+    starts = Starts(info, config, learner, None)
+    path = PolicyCheckpoints(tmp_path / "policy", PACMAN, config, learner, starts, None).save(Course(steps=5))
     assert Agent.load(path).info == replace(info, all_frames=chosen)
     state = checkpoint.read(path)
     del state["all_frames"]

@@ -441,7 +441,11 @@ def test_first_episodes_are_no_longer_than_whole_ones() -> None:
         (TRAIN, ["--l2", "adaptive", "--no_hold_out", "--no_bootstrap"], "labels that are not trained on"),
         ("gather_initial_prefs", ["--n_initial_rounds", "2"], "leave it out here"),
         (TRAIN, ["--demonstrations", "there.npz", "--explore_million_timesteps", "0.1"], "forget the --demonstrations"),
-        (TRAIN, ["--demonstrations", "a.npz", "--policy_reset_million_timesteps", "1"], "forget the --demonstrations"),
+        (
+            TRAIN,
+            ["--demonstrations", "a.npz", "--policy_reset_million_timesteps", "0.5"],
+            "forget the --demonstrations",
+        ),
         (
             TRAIN,
             ["--explore_million_timesteps", "0.99", "--million_timesteps", "0.0006"],

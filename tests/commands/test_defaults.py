@@ -119,6 +119,13 @@ def test_a_policy_on_the_true_reward_is_not_reset() -> None:
     assert parse([TRUE_REWARD, "Walker"]).policy.policy_reset_million_timesteps == 0
 
 
+def test_a_run_that_is_too_short_for_another_start_is_not_reset_by_default() -> None:
+    assert parse([TRAIN, "Walker", "--million_timesteps", "0.6"]).policy.policy_reset_million_timesteps == 0.25
+    assert parse([TRAIN, "Walker", "--million_timesteps", "0.5"]).policy.policy_reset_million_timesteps == 0
+    with pytest.raises(UserError, match=r"must be below 0\.25"):
+        parse([TRAIN, "Walker", "--million_timesteps", "0.5", "--policy_reset_million_timesteps", "0.25"])
+
+
 def test_enduro_is_judged_as_people_judge_it_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse([TRAIN, ENDURO, "--synthetic_prefs"]).prefs.teacher == "examples.circus:overtaking"
     said = capsys.readouterr().out

@@ -1,0 +1,88 @@
+"""Trains policies from new weights in turn, and goes on with the one whose steps are rewarded most.
+
+The gait that a policy falls into is decided early, by chance and by a reward predictor that knew little, and is hard to
+lose (the primacy bias, Nikishin et al. 2022, arXiv 2205.07802). Later predictors know which gait is better.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from a2c.config import PolicyConfig
+from a2c.learner import Learner
+from a2c.rewards import Rewarder
+from a2c.runner import Rollout
+from drlhp.runtime.snapshot import restored, state_of
+from envs import EnvInfo
+
+JUDGED_BY = 16_384  # newest steps of each start, if they fit
+MEMORY = 2**26  # bytes of their observations, at most
+
+
+class Starts:
+    """Ends each start in time, and chooses one after the last.
+
+    All are judged at the same moment, by the same reward predictor.
+
+    Args:
+        learner: what starts anew.
+        rewarder: judges the steps; None: by their true rewards.
+    """
+
+    KEPT = ("_ended", "_seen")
+
+    def __init__(self, info: EnvInfo, config: PolicyConfig, learner: Learner, rewarder: Rewarder | None) -> None:
+        self._info, self._learner, self._rewarder = info, learner, rewarder
+        self._length = round(config.policy_reset_million_timesteps * 1e6)
+        self._n = config.policy_resets + 1
+        size = math.prod(info.observation_shape) * (1 if info.kind == "pixels" else 4)
+        self._judged_by = min(JUDGED_BY, MEMORY // size)
+        self._ended: list[dict[str, Any]] = []  # the learner's state at the end of each start, and its newest steps
+        self._seen: list[dict[str, Tensor]] = []  # the newest rollouts of the present start
+
+    def see(self, rollout: Rollout, observations: Tensor, rewards: np.ndarray, steps: int) -> None:
+        """Keeps a rollout with these observations (T * N, ...) and rewards (T, N), if it is among the newest.
+
+        Args:
+            steps: agent steps after it.
+        """
+        if steps > self._n * self._length or -steps % self._length >= self._judged_by:
+            return
+        valid = torch.as_tensor(rollout.valid.reshape(-1))
+        actions = torch.as_tensor(self._info.carried_out(rollout.flat_actions()))
+        kept = {"observations": observations.cpu(), "actions": actions, "rewards": torch.as_tensor(rewards).flatten()}
+        self._seen.append({name: values[valid].clone() for name, values in kept.items()})
+
+    def turn(self, before: int, after: int) -> list[float] | None:
+        """Starts the learner anew, or goes on with the best start, if these agent steps end a start.
+
+        Returns:
+            None if they do not; what a step of each start earned on average if this was the last, else nothing yet.
+        """
+        if not self._length or before // self._length == after // self._length or after // self._length > self._n:
+            return None
+        parts = ("policy", "optimizer", "units")  # past steps, which SAC keeps too, are the same for all starts
+        state = copy.deepcopy({name: state_of(getattr(self._learner, name)) for name in parts})
+        self._ended.append({"state": state, "steps": self._seen})
+        self._seen = []
+        if after // self._length < self._n:
+            self._learner.begin_anew()
+            return []
+        judged = [self._judge(start["steps"]) for start in self._ended]
+        if (best := int(np.argmax(judged))) < len(judged) - 1:
+            for name, kept in self._ended[best]["state"].items():
+                setattr(self._learner, name, restored(getattr(self._learner, name), kept))
+        self._ended = []
+        return judged
+
+    def _judge(self, steps: list[dict[str, Tensor]]) -> float:
+        if self._rewarder is None:
+            return float(torch.cat([rollout["rewards"] for rollout in steps]).mean())
+        rewards = [self._rewarder.past_rewards(seen["observations"], seen["actions"]).mean(0) for seen in steps]
+        return float(np.concatenate(rewards).mean())

@@ -1,0 +1,91 @@
+"""A policy starts anew some times, and its training goes on with the start whose steps are rewarded most."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from a2c.worker import PolicyWorker
+from drlhp.runtime.snapshot import state_of
+from tests.a2c.test_control import untrained, worker
+
+STEPS = 512
+THREE = ("--n_envs", "8", "--n_steps", "64", "--policy_reset_million_timesteps", "0.000512", "--policy_resets", "2")
+
+
+def weights_of(begun: PolicyWorker) -> dict[str, Tensor]:
+    return {name: weights.clone() for name, weights in begun.policy.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def learn(begun: PolicyWorker, i: int, reward: float = 0.0) -> None:
+    """Learns from the next rollout, in which each step of start i earned this reward."""
+    rollout, _ = begun.runner.collect()
+    rewards = np.full(rollout.rewards.shape, reward, np.float32)
+    observations = begun.learner.observations(rollout)
+    begun.learner.update(rollout, rewards, observations, begun.config)
+    begun.starts.see(rollout, observations, rewards, STEPS * (i + 1))
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_the_start_that_was_rewarded_most_goes_on_with_all_that_it_learned(tmp_path: Path, best: int) -> None:
+    begun, ends, units = worker(tmp_path, 0.03, *THREE), [], []
+    for i in range(3):
+        assert not begun.learner.optimizer.state, "a start begins with nothing"
+        learn(begun, i, reward=7.0 if i == best else float(i))
+        ends.append(weights_of(begun))
+        units.append(state_of(begun.learner.units))
+        judged = begun.starts.turn(STEPS * i, STEPS * (i + 1))
+        assert judged == ([] if i < 2 else [7.0 if j == best else float(j) for j in range(3)])
+    assert not same(ends[0], ends[1]) and not same(ends[1], ends[2])
+    assert same(weights_of(begun), ends[best]) and state_of(begun.learner.units) == units[best]
+    assert begun.learner.optimizer.state, "its averages are kept"
+    assert begun.starts.turn(STEPS * 3, STEPS * 4) is None and same(weights_of(begun), ends[best]), "once is enough"
+    begun.close()
+
+
+def test_all_starts_are_judged_by_the_newest_reward_predictor(tmp_path: Path) -> None:
+    """The first one, by which each start learned, would have chosen the other."""
+    copy = untrained()
+    copy.board.publish(copy.predictor)
+    copy.refresh()
+    begun, ends, earned = worker(tmp_path, 0.03, *THREE[:-2], rewarder=copy), [], []
+    for i in range(2):
+        rollout, _ = begun.runner.collect()
+        observations, actions = begun.learner.observations(rollout), torch.as_tensor(rollout.flat_actions())
+        earned.append(copy.past_rewards(observations, actions).mean())
+        learn(begun, i)
+        ends.append(weights_of(begun))
+        if i == 1:
+            with torch.no_grad():
+                *_, weight, bias = copy.predictor.parameters()
+                weight.neg_()
+                bias.neg_()
+            copy.board.publish(copy.predictor)
+            copy.refresh()
+        judged = begun.starts.turn(STEPS * i, STEPS * (i + 1))
+    assert judged is not None and np.argmax(judged) == np.argmin(earned)
+    assert same(weights_of(begun), ends[int(np.argmin(earned))])
+    begun.close()
+
+
+def test_a_resumed_run_still_goes_on_with_a_start_that_ended_before_it_was_stopped(tmp_path: Path) -> None:
+    begun = worker(tmp_path, 0.03, *THREE)
+    for i in range(2):
+        learn(begun, i, reward=5.0 - i)
+        if i == 0:
+            first = weights_of(begun)
+            begun.starts.turn(0, STEPS)
+    begun.steps, begun.updates = 2 * STEPS - 1, 2  # stopped just before the second start ends
+    begun.close()
+    resumed = worker(tmp_path, 0.03, *THREE, resume=True)
+    resumed.starts.turn(STEPS * 1, STEPS * 2)
+    learn(resumed, 2, reward=1.0)
+    assert resumed.starts.turn(STEPS * 2, STEPS * 3) == [5.0, 4.0, 1.0]
+    assert same(weights_of(resumed), first)
+    resumed.close()
