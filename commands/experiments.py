@@ -21,14 +21,14 @@ BODIES_LABELS = {
     "Ant": (1400,),
 }
 STATES_ALONE = ("--no_reward_predictor_uses_actions",)  # because actions earn nothing in these tasks
-LATE_RESET = ("--policy_reset_million_timesteps", "0.5")  # when the predictor has seen more than falls and wriggles
+THREE_STARTS = ("--policy_reset_million_timesteps", "0.3", "--policy_resets", "2")  # which gait one finds is chance
 GIVEN_UP = ("--first_episode_steps", "100")  # a fallen Hopper would learn to move on the ground
 # The flags that each body needs besides with fewer labels.
 WITH_FEW_LABELS = {
-    "Hopper": (*STATES_ALONE, *LATE_RESET, *GIVEN_UP),
-    "Walker": BEGINNING_ANEW,
+    "Hopper": (*STATES_ALONE, *THREE_STARTS, *GIVEN_UP),
+    "Walker": (*STATES_ALONE, *THREE_STARTS),
     "HalfCheetah": ("--algo", "ppo"),
-    "Swimmer": (*STATES_ALONE, *LATE_RESET),
+    "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
 OFF_POLICY_BODIES = ("HalfCheetah",)  # bodies that SAC learns from fewer labels than PPO, and so does by default
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
@@ -101,9 +101,10 @@ def _bodies() -> dict[str, Experiment]:
         name, env_id, learner = task.lower(), f"{task}-v1", _off_policy("0.125", "1")
         found[f"{name}-200-sac"] = Experiment(f"{task}, 200 labels, SAC", _few_of_a_body(env_id, 200, *learner))
         found[f"{name}-true-sac"] = Experiment(f"{task} on the true reward, SAC", (TRUE_REWARD, env_id, *learner))
-    found["hopper-true-restarts"] = Experiment(
-        "Hopper on the true reward, its falls given up as in hopper-200", (TRUE_REWARD, "Hopper-v1", *GIVEN_UP)
-    )
+    for task, given_up in (("Hopper", GIVEN_UP), ("Walker", ()), ("Swimmer", ())):
+        name, command = task.lower(), (TRUE_REWARD, f"{task}-v1", *THREE_STARTS, *given_up)
+        title = f"{task} on the true reward, with starts and episodes as in {name}-200"
+        found[f"{name}-true-starts"] = Experiment(title, command)
     for env_id in (
         *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
         *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),

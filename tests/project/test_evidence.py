@@ -124,6 +124,7 @@ def test_means_over_tasks_keep_runs_with_fewer_labels_apart() -> None:
     found = {}
     for name, task, labels, sampled in (
         *(("walker-true", "Walker", 0, 20.0), ("swimmer-true", "Swimmer", 0, 20.0)),
+        *(("walker-true-starts", "Walker", 0, 20.0), ("swimmer-true-starts", "Swimmer", 0, 20.0)),
         *(("walker-700", "Walker", 700, 30.0), ("swimmer-700", "Swimmer", 700, 30.0)),
         *(("walker-200", "Walker", 200, 10.0), ("swimmer-200", "Swimmer", 200, 10.0)),
     ):
