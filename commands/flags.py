@@ -280,7 +280,10 @@ def _tuned(first: RunConfig) -> dict[str, Any]:
     if first.preset == "paper":
         return papers_settings(info.env_id, info.kind)
     tuned: dict[str, Any] = dict(info.tuned)
-    if not first.uses_preferences:  # the true reward does not change, so there are no early habits to lose
+    starts_from = first.policy.load_policy_ckpt_dir or first.policy.demonstrations
+    if (
+        starts_from or not first.uses_preferences
+    ):  # the true reward does not change, so there are no early habits to lose
         for name in OF_STARTS:
             tuned.pop(name, None)
     return tuned

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from commands.config import RunConfig
 from commands.experiments import EXPERIMENTS
 from commands.flags import parse
 from drlhp.errors import UserError
+from drlhp.runtime import checkpoint
 from pref_interface import PrefsConfig
 from reward_predictor import PredictorConfig
 from tests.support import ROOT
@@ -117,6 +119,15 @@ def test_flags_and_algorithms_change_the_papers_preset() -> None:
 def test_a_policy_on_the_true_reward_is_not_reset() -> None:
     assert parse([TRAIN, "Walker"]).policy.policy_reset_million_timesteps == 0.25
     assert parse([TRUE_REWARD, "Walker"]).policy.policy_reset_million_timesteps == 0
+
+
+def test_a_policy_that_starts_from_something_is_not_reset_by_default(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "policy", 5, {"kind": "policy", "env_id": "Walker-v1", "network": "nature"})
+    loaded = ["--load_policy_ckpt_dir", str(tmp_path)]
+    for flags in (loaded, ["--demonstrations", "shown.npz"]):
+        assert parse([TRAIN, "Walker", *flags]).policy.policy_reset_million_timesteps == 0
+    with pytest.raises(UserError, match="makes the policy forget"):
+        parse([TRAIN, "Walker", *loaded, "--policy_reset_million_timesteps", "0.25"])
 
 
 def test_a_run_that_is_too_short_for_another_start_is_not_reset_by_default() -> None:
