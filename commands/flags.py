@@ -281,9 +281,8 @@ def _tuned(first: RunConfig) -> dict[str, Any]:
         return papers_settings(info.env_id, info.kind)
     tuned: dict[str, Any] = dict(info.tuned)
     starts_from = first.policy.load_policy_ckpt_dir or first.policy.demonstrations
-    if (
-        starts_from or not first.uses_preferences
-    ):  # the true reward does not change, so there are no early habits to lose
+    # The true reward does not change, so there are no early habits to lose, and a reset would forget what was loaded.
+    if starts_from or not first.uses_preferences:
         for name in OF_STARTS:
             tuned.pop(name, None)
     return tuned
