@@ -30,7 +30,7 @@ WITH_FEW_LABELS = {
     "HalfCheetah": ("--algo", "ppo"),
     "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
-OFF_POLICY_BODIES = ("HalfCheetah",)  # bodies that SAC learns from fewer labels than PPO, and so does by default
+OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # bodies that SAC learns from fewer labels than PPO: labels
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 
@@ -97,9 +97,9 @@ def _bodies() -> dict[str, Experiment]:
             title = f"{task}, {n:,} labels, each trained on 50 times"
             found[f"{name}-{n}"] = Experiment(title, _few_of_a_body(env_id, n, *WITH_FEW_LABELS[task]))
         found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id, *on_policy))
-    for task in OFF_POLICY_BODIES:
+    for task, n in OFF_POLICY_BODIES.items():
         name, env_id, learner = task.lower(), f"{task}-v1", _off_policy("0.125", "1")
-        found[f"{name}-200-sac"] = Experiment(f"{task}, 200 labels, SAC", _few_of_a_body(env_id, 200, *learner))
+        found[f"{name}-{n}-sac"] = Experiment(f"{task}, {n} labels, SAC", _few_of_a_body(env_id, n, *learner))
         found[f"{name}-true-sac"] = Experiment(f"{task} on the true reward, SAC", (TRUE_REWARD, env_id, *learner))
     for task, given_up in (("Hopper", GIVEN_UP), ("Walker", ()), ("Swimmer", ())):
         name, command = task.lower(), (TRUE_REWARD, f"{task}-v1", *THREE_STARTS, *given_up)

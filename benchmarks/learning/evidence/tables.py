@@ -27,7 +27,7 @@ BODIES_PAIRS = {f"{task.lower()}-{counts[0]}": f"{task.lower()}-true" for task, 
 FEW_LABELS_PAIRS = {
     **{f"{name}-200": f"{name}-true-starts" for name in ("hopper", "walker", "swimmer")},
     "halfcheetah-200": "halfcheetah-true",
-    **{f"{task.lower()}-200-sac": f"{task.lower()}-true-sac" for task in OFF_POLICY_BODIES},
+    **{f"{task.lower()}-{n}-sac": f"{task.lower()}-true-sac" for task, n in OFF_POLICY_BODIES.items()},
 }
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
