@@ -21,8 +21,8 @@ from a2c.runner import Rollout
 from drlhp.runtime.snapshot import restored, state_of
 from envs import EnvInfo
 
-JUDGED_BY = 16_384  # newest steps of each start, if they fit
-MEMORY = 2**26  # bytes of their observations, at most
+JUDGED_BY = 16_384  # newest steps of each start, or the rollouts that have as many
+MEMORY = 2**26  # about so many bytes of observations; fewer steps if they do not fit
 
 
 class Starts:
@@ -46,18 +46,20 @@ class Starts:
         self._ended: list[dict[str, Any]] = []  # the learner's state at the end of each start, and its newest steps
         self._seen: list[dict[str, Tensor]] = []  # the newest rollouts of the present start
 
-    def see(self, rollout: Rollout, observations: Tensor, rewards: np.ndarray, steps: int) -> None:
-        """Keeps a rollout with these observations (T * N, ...) and rewards (T, N), if it is among the newest.
+    def see(self, rollout: Rollout, observations: Tensor, rewards: np.ndarray, before: int) -> None:
+        """Keeps a rollout with these observations (T * N, ...) and rewards (T, N), and forgets what is too old.
 
         Args:
-            steps: agent steps after it.
+            before: agent steps before it.
         """
-        if steps > self._n * self._length or -steps % self._length >= self._judged_by:
+        if before >= self._n * self._length:
             return
         valid = torch.as_tensor(rollout.valid.reshape(-1))
         actions = torch.as_tensor(self._info.carried_out(rollout.flat_actions()))
         kept = {"observations": observations.cpu(), "actions": actions, "rewards": torch.as_tensor(rewards).flatten()}
         self._seen.append({name: values[valid].clone() for name, values in kept.items()})
+        while sum(len(newer["rewards"]) for newer in self._seen[1:]) >= self._judged_by:
+            del self._seen[0]
 
     def turn(self, before: int, after: int) -> list[float] | None:
         """Starts the learner anew, or goes on with the best start, if these agent steps end a start.

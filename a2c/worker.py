@@ -290,10 +290,10 @@ class PolicyWorker:
         config = self.learner.scheduled(self.steps)
         with self.runner.stopwatch.part("update"):
             losses = self.learner.update(rollout, rewards, observations, config)
+        self.starts.see(rollout, observations, rewards, self.steps)
         steps_before = self.steps
         self.steps += rollout.n_decisions
         self.updates += 1
-        self.starts.see(rollout, observations, rewards, self.steps)
         if (judged := self.starts.turn(steps_before, self.steps)) is not None:  # the environments go on where they are
             self.restarts = Restarts.of(self.config, self.info)
             self.telemetry.turned(judged)

@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import a2c.starts
 from a2c.worker import PolicyWorker
 from drlhp.runtime.snapshot import state_of
 from tests.a2c.test_control import untrained, worker
 
 STEPS = 512
-THREE = ("--n_envs", "8", "--n_steps", "64", "--policy_reset_million_timesteps", "0.000512", "--policy_resets", "2")
+ROLLOUTS = ("--n_envs", "8", "--n_steps", "64")
+THREE = (*ROLLOUTS, "--policy_reset_million_timesteps", "0.000512", "--policy_resets", "2")
+LONGER = (*ROLLOUTS, "--policy_reset_million_timesteps", "0.001536")  # two starts of three rollouts each
 
 
 def weights_of(begun: PolicyWorker) -> dict[str, Tensor]:
@@ -29,7 +32,22 @@ def learn(begun: PolicyWorker, i: int, reward: float = 0.0) -> None:
     rewards = np.full(rollout.rewards.shape, reward, np.float32)
     observations = begun.learner.observations(rollout)
     begun.learner.update(rollout, rewards, observations, begun.config)
-    begun.starts.see(rollout, observations, rewards, STEPS * (i + 1))
+    begun.starts.see(rollout, observations, rewards, STEPS * i)
+
+
+@pytest.mark.parametrize(("n_steps", "first"), [(STEPS, 2.0), (1, 1.0)])
+def test_a_start_is_judged_by_its_newest_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_steps: int, first: float
+) -> None:
+    monkeypatch.setattr(a2c.starts, "JUDGED_BY", n_steps)  # two rollouts, of which some steps do not count, or one
+    begun = worker(tmp_path, 0.03, *LONGER)
+    for i, reward in enumerate((9.0, 3.0, 1.0)):
+        learn(begun, i, reward)
+    assert begun.starts.turn(STEPS * 2, STEPS * 3) == []
+    for i in (3, 4, 5):
+        learn(begun, i, reward=1.5)
+    assert begun.starts.turn(STEPS * 5, STEPS * 6) == pytest.approx([first, 1.5], abs=0.1)
+    begun.close()
 
 
 @pytest.mark.parametrize("best", [0, 1, 2])
