@@ -13,12 +13,23 @@ WALKER_WALK = "shimmy:dm_control/walker-walk-v0"  # of the packages dm_control a
 ALL_LABELS = ("--no_bootstrap", "--no_hold_out")
 FEW_PASSES = ("--n_initial_epochs", "25")
 HELD_OUT = ("--bootstrap", "--hold_out", "--n_initial_epochs", "200")  # the opposite: as the paper has it
-BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25")
+BEGINNING_ANEW = ("--policy_reset_million_timesteps", "0.25", "--policy_resets", "1")
+WHOLE_EPISODES = ("--first_episode_steps", "0")
+AS_OF_MANY = ("--label_passes", "None", "--reward_predictor_uses_actions")
+ONE_START_OF_MANY = (*WHOLE_EPISODES, *AS_OF_MANY, "--policy_reset_million_timesteps", "0")
 # The labels of each task: as many as the defaults of PPO ask for, then perhaps fewer.
 BODIES_LABELS = {
     **dict.fromkeys(("Hopper", "Walker", "HalfCheetah", "Swimmer"), (700, 200)),
     "Reacher": (700,),
     "Ant": (1400,),
+}
+# The flags that each body needs besides with as many labels as in the paper.
+WITH_MANY_LABELS = {
+    "Hopper": ONE_START_OF_MANY,
+    "Walker": BEGINNING_ANEW,
+    "HalfCheetah": ("--algo", "ppo"),
+    "Swimmer": (*AS_OF_MANY, *BEGINNING_ANEW),
+    "Ant": ("--algo", "ppo"),
 }
 STATES_ALONE = ("--no_reward_predictor_uses_actions",)  # because actions earn nothing in these tasks
 THREE_STARTS = ("--policy_reset_million_timesteps", "0.3", "--policy_resets", "2")  # which gait one finds is chance
@@ -89,14 +100,13 @@ def _bodies() -> dict[str, Experiment]:
     for task, (n_labels, *fewer) in BODIES_LABELS.items():
         name, env_id = task.lower(), f"{task}-v1"
         few_passes = () if task == "HalfCheetah" else FEW_PASSES  # which earned a little more with all passes
-        beginning_anew = BEGINNING_ANEW if task in ("Walker", "Swimmer") else ()
-        on_policy = ("--algo", "ppo") if task in OFF_POLICY_BODIES else ()
-        command = _with_labels(env_id, n_labels, *ALL_LABELS, *few_passes, *beginning_anew, *on_policy)
+        command = _with_labels(env_id, n_labels, *ALL_LABELS, *few_passes, *WITH_MANY_LABELS.get(task, ()))
         found[f"{name}-{n_labels}"] = Experiment(f"{task}, {n_labels:,} labels", command)
         for n in fewer:
             title = f"{task}, {n:,} labels, each trained on 50 times"
             found[f"{name}-{n}"] = Experiment(title, _few_of_a_body(env_id, n, *WITH_FEW_LABELS[task]))
-        found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id, *on_policy))
+        as_before = ("--algo", "ppo") if task in OFF_POLICY_BODIES else WHOLE_EPISODES if task == "Hopper" else ()
+        found[f"{name}-true"] = Experiment(f"{task} on the true reward", (TRUE_REWARD, env_id, *as_before))
     for task, n in OFF_POLICY_BODIES.items():
         name, env_id, learner = task.lower(), f"{task}-v1", _off_policy("0.125", "1")
         found[f"{name}-{n}-sac"] = Experiment(f"{task}, {n} labels, SAC", _few_of_a_body(env_id, n, *learner))
@@ -218,7 +228,7 @@ EXPERIMENTS = {
     "circus-backflip": _trick(
         "Hopper turns backflips",
         *("Hopper-v1", "backflip", 900, "hopper-true"),
-        *("--explore_million_timesteps", "0.2", "--n_initial_prefs", "450", *HELD_OUT),
+        *("--explore_million_timesteps", "0.2", "--n_initial_prefs", "450", *HELD_OUT, *ONE_START_OF_MANY),
     ),
     "circus-one-leg": _trick(
         "HalfCheetah runs on one leg",

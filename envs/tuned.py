@@ -48,8 +48,20 @@ BODY_DEFAULTS: dict[str, object] = {
     "n_initial_epochs": 25,
     "eval_episodes": 50,
 }
-# The first predictors of Walker and Swimmer have hardly seen them stand or stroke, and habits learned then last.
-BEGINNING_ANEW: dict[str, object] = {"policy_reset_million_timesteps": 0.25}
+
+
+def _from_few_labels(n: int) -> dict[str, object]:
+    """Returns settings for so few labels that each is trained on often, a quarter of them before training."""
+    # After more passes the predictor errs on what the policy does next.
+    return {"max_prefs": n, "n_initial_prefs": n // 4, "n_initial_epochs": 25, "label_passes": 50}
+
+
+# Which gait a policy finds is chance, and the first predictor has hardly seen one. Actions earn nothing in these tasks.
+THREE_STARTS: dict[str, object] = {
+    "policy_reset_million_timesteps": 0.3,
+    "policy_resets": 2,
+    "reward_predictor_uses_actions": False,
+}
 
 # Tuned defaults: environment id -> flag name -> value. rl-teacher's tasks also get those of the body's version 5.
 TUNED: dict[str, dict[str, object]] = {
@@ -76,11 +88,13 @@ TUNED: dict[str, dict[str, object]] = {
     # itself up, in the middle of all places of targets. The last centimetres of the way need an average of six
     # predictors; three do not see them.
     **{f"Reacher-v{version}": {"gamma": 0.95, "ensemble_size": 6} for version in (4, 5)},
-    # In whole episodes the Walker would spend most steps on the ground, and learn to lie there rather than to walk.
-    "Walker-v1": {"first_episode_steps": 100, **BEGINNING_ANEW},
+    # In whole episodes Hopper and Walker would spend most steps on the ground, and learn to move there.
+    "Hopper-v1": {"first_episode_steps": 100, **_from_few_labels(200), **THREE_STARTS},
+    # The first predictors have hardly seen it stand, and habits learned then last.
+    "Walker-v1": {"first_episode_steps": 100, "policy_reset_million_timesteps": 0.25},
     # By PPO it earned a little more with all passes over the initial labels.
     "HalfCheetah-v1": {"n_initial_epochs": 200},
-    "Swimmer-v1": BEGINNING_ANEW,
+    "Swimmer-v1": {**_from_few_labels(200), **THREE_STARTS},
     # The Ant thrashes until it lies on its back, and Gymnasium's tasks make torque expensive, too. So it begins with
     # small actions, and large updates would undo what it learns with them. Gymnasium's tasks allow larger actions,
     # because they end an episode by the body's height.
@@ -100,13 +114,7 @@ TUNED: dict[str, dict[str, object]] = {
 # Tasks that another algorithm learns better than the one above, and their defaults with it.
 LEARNED_BETTER: dict[str, dict[str, object]] = {
     # SAC earned more from 200 labels than PPO from 700.
-    "HalfCheetah-v1": {
-        "algo": "sac",
-        "max_prefs": 200,
-        "n_initial_prefs": 50,
-        "n_initial_epochs": 25,
-        "label_passes": 50,
-    },
+    "HalfCheetah-v1": {"algo": "sac", **_from_few_labels(200)},
 }
 # By ROM, whatever the id.
 TUNED_GAMES: dict[str, dict[str, object]] = {

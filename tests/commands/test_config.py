@@ -93,7 +93,15 @@ DOT_DEFAULTS = {
         (DOT, 15, DOT_DEFAULTS),
         (CARTPOLE, 25, VECTOR_DEFAULTS),  # its clips are shorter than the paper's: its episodes are
         ("Pendulum-v1", 45, VECTOR_DEFAULTS),  # 1.5 s of 30 steps each
-        ("Hopper", 60, BODY_DEFAULTS),
+        ("Hopper-v5", 60, BODY_DEFAULTS),
+        (
+            "Hopper",
+            60,
+            {
+                **{**BODY_DEFAULTS, "max_prefs": 200, "n_initial_prefs": 50, "reward_predictor_uses_actions": False},
+                **{"policy_reset_million_timesteps": 0.3, "policy_resets": 2, "first_episode_steps": 100},
+            },
+        ),
         (
             "Swimmer-v5",
             38,

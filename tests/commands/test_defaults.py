@@ -26,10 +26,10 @@ BEST = {
     ENDURO: "enduro-as-people",
     "BeamRiderNoFrameskip-v4": "beamrider",
     "BreakoutNoFrameskip-v4": "breakout",
-    "Hopper": "hopper-700",
+    "Hopper": "hopper-200",
     "Walker": "walker-700",
     "HalfCheetah": "halfcheetah-200-sac",
-    "Swimmer": "swimmer-700",
+    "Swimmer": "swimmer-200",
     "Reacher": "reacher-700",
     "Ant": "ant-1400",
 }

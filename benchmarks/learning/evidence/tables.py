@@ -19,8 +19,11 @@ HEADLINES = {
     "moving-dot": "Moving dot",
     "pong-3.3k": "Pong",
     "enduro-as-people": "Enduro, judged as people do",
+    "hopper-200": "Hopper",
     "walker-700": "Walker",
+    "swimmer-200": "Swimmer",
     "halfcheetah-200-sac": "HalfCheetah, by SAC",
+    "ant-400-sac": "Ant, by SAC",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
 BODIES_PAIRS = {f"{task.lower()}-{counts[0]}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items()}
