@@ -85,6 +85,9 @@ class Starts:
 
     def _judge(self, steps: list[dict[str, Tensor]]) -> float:
         if self._rewarder is None:
-            return float(torch.cat([rollout["rewards"] for rollout in steps]).mean())
-        rewards = [self._rewarder.past_rewards(seen["observations"], seen["actions"]).mean(0) for seen in steps]
+            return float(torch.cat([seen["rewards"] for seen in steps]).mean())
+        device, rewards = self._learner.policy.device, []
+        for seen in steps:
+            observations, actions = seen["observations"].to(device), seen["actions"].to(device)
+            rewards.append(self._rewarder.past_rewards(observations, actions).mean(0))
         return float(np.concatenate(rewards).mean())
