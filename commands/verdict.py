@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import asdict
 
 import numpy as np
 
@@ -46,8 +47,9 @@ def advices(run: Run) -> list[str]:
 
 def _about_labels(run: Run) -> list[str]:
     usual, accuracy = _defaults(run).prefs.max_prefs, run.last("validation_accuracy")
-    predicted = run.column("predicted_reward")
-    predicted = predicted[np.isfinite(predicted)]
+    predicted, steps = run.column("predicted_reward"), run.column("steps")
+    known = np.isfinite(predicted)
+    predicted, steps = predicted[known], steps[known]
     found = []
     if 0 < run.labels < FEW * usual:
         found.append(f"more labels (--max_prefs {usual}): {run.labels:,} are few, {usual:,} are usual here.")
@@ -55,9 +57,15 @@ def _about_labels(run: Run) -> list[str]:
         look = f"python run.py show_prefs {shlex.quote(str(run.path))}"
         agreed = f"{accuracy:.0%} of the held-out labels agree with the reward predictor, and chance is 50%"
         found.append(f"a look at the labels (`{look}`): {agreed}.")
-    if len(predicted) > 1 and np.ptp(predicted) == 0:
+    if len(predicted) > 1 and np.ptp(steps) > _steps_of_a_point(run) and np.ptp(predicted) == 0:
         found.append("labels that prefer a clip: the predicted reward was always the same, which teaches nothing.")
     return found
+
+
+def _steps_of_a_point(run: Run) -> int:
+    """Returns the agent steps between two points of the curves; until the next one, a row repeats the last."""
+    policy = asdict(_defaults(run).policy) | run.config["policy"]
+    return int(policy["n_envs"] * policy["n_steps"] * policy["log_interval"])
 
 
 def _defaults(run: Run) -> RunConfig:

@@ -78,6 +78,15 @@ def test_a_run_that_did_not_learn_gets_advice(
     assert advice in said and f"\nTo try: {said}\n" in last_words(run)
 
 
+def test_one_point_of_the_curves_says_nothing_about_whether_the_predicted_reward_changes(tmp_path: Path) -> None:
+    """The next point of the moving dot's comes after 1,600 steps, and until then the rows repeat the last."""
+    same = [row(steps, predicted_reward=0.1) for steps in (98_000, 99_500)]
+    (said,) = advices(run_with(tmp_path, [row(0), *same, row(1e5, predicted_reward=0.1)], DOT))
+    assert "always the same" in said
+    (said,) = advices(run_with(tmp_path, [row(0), *same], DOT))
+    assert "another seed" in said
+
+
 @pytest.mark.parametrize(("algo", "steps", "labels"), [("sac", 1e6, 200), ("ppo", 2e6, 700)])
 def test_advice_is_by_the_algorithms_own_defaults(tmp_path: Path, algo: str, steps: float, labels: int) -> None:
     def said(share: float) -> str:
