@@ -31,7 +31,7 @@ BEST = {
     "HalfCheetah": "halfcheetah-200-sac",
     "Swimmer": "swimmer-200",
     "Reacher": "reacher-700",
-    "Ant": "ant-1400",
+    "Ant": "ant-400-sac",
 }
 # They say how often a run is looked at, not how it learns.
 SAYS_NOTHING = {"eval_interval_million_timesteps", "eval_episodes"}
