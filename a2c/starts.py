@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,15 @@ from envs import EnvInfo
 
 JUDGED_BY = 16_384  # newest steps of each start, or the rollouts that have as many
 MEMORY = 2**26  # about so many bytes of observations; fewer steps if they do not fit
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What follows the end of a start."""
+
+    next: int  # the number of the start that goes on or begins, from 1
+    of: int
+    worths: tuple[float, ...] = ()  # what a step of each start earned on average, if these were all
 
 
 class Starts:
@@ -61,12 +71,8 @@ class Starts:
         while sum(len(newer["rewards"]) for newer in self._seen[1:]) >= self._judged_by:
             del self._seen[0]
 
-    def turn(self, before: int, after: int) -> list[float] | None:
-        """Starts the learner anew, or goes on with the best start, if these agent steps end a start.
-
-        Returns:
-            None if they do not; what a step of each start earned on average if this was the last, else nothing yet.
-        """
+    def turn(self, before: int, after: int) -> Turn | None:
+        """Starts the learner anew, or goes on with the best start; returns None if these agent steps end no start."""
         if not self._length or before // self._length == after // self._length or after // self._length > self._n:
             return None
         parts = ("policy", "optimizer", "units")  # past steps, which SAC keeps too, are the same for all starts
@@ -75,13 +81,13 @@ class Starts:
         self._seen = []
         if after // self._length < self._n:
             self._learner.begin_anew()
-            return []
-        judged = [self._judge(start["steps"]) for start in self._ended]
-        if (best := int(np.argmax(judged))) < len(judged) - 1:
+            return Turn(len(self._ended) + 1, self._n)
+        worths = tuple(self._judge(start["steps"]) for start in self._ended)
+        if (best := int(np.argmax(worths))) < len(worths) - 1:
             for name, kept in self._ended[best]["state"].items():
                 setattr(self._learner, name, restored(getattr(self._learner, name), kept))
         self._ended = []
-        return judged
+        return Turn(best + 1, self._n, worths)
 
     def _judge(self, steps: list[dict[str, Tensor]]) -> float:
         if self._rewarder is None:

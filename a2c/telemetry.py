@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from a2c.config import PolicyConfig
 from a2c.evaluation import Episodes
 from a2c.runner import Runner
+from a2c.starts import Turn
 from drlhp.runtime.channels import Channels, Report
 from drlhp.runtime.curves import Curves
 
@@ -117,10 +118,10 @@ class Telemetry:
             self.report_pace.mark(steps)
             self.curve_pace.mark(steps)
 
-    def turned(self, judged: Sequence[float]) -> None:
-        """Reports what a step of each of the policy's starts earned, if these were all."""
-        if judged:
-            self._reports.put(Report("starts", {f"start {i}": earned for i, earned in enumerate(judged, 1)}))
+    def turned(self, turn: Turn) -> None:
+        """Reports that a start of the policy is over, and what follows."""
+        worths = {f"worth {i}": worth for i, worth in enumerate(turn.worths, start=1)}
+        self._reports.put(Report("starts", {"next": turn.next, "of": turn.of, **worths}))
 
     def evaluation_begins(self, steps: int) -> None:
         """Reports that an evaluation begins."""

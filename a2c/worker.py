@@ -294,9 +294,9 @@ class PolicyWorker:
         steps_before = self.steps
         self.steps += rollout.n_decisions
         self.updates += 1
-        if (judged := self.starts.turn(steps_before, self.steps)) is not None:  # the environments go on where they are
+        if turn := self.starts.turn(steps_before, self.steps):  # the environments go on where they are
             self.restarts = Restarts.of(self.config, self.info)
-            self.telemetry.turned(judged)
+            self.telemetry.turned(turn)
         self.channels.agent_steps.value = self.steps
         self.telemetry.learned(
             self.runner,

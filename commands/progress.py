@@ -78,7 +78,7 @@ class Progress:
             self._update_evaluation(report.values, labels)
             return
         if source == "starts":
-            say(_choice(list(report.values.values())))
+            say(_turn(**report.values))
             return
         self.values[source] = report.values
         if source in ("demonstrations", "exploration"):
@@ -284,11 +284,12 @@ def draw_curves(folder: Path) -> None:
     drawn(figure, 110).save(folder / "curves.png")
 
 
-def _choice(earned: list[float]) -> str:
-    """Returns which of the policy's starts goes on, in words."""
-    best = earned.index(max(earned)) + 1
-    each = ", ".join(f"{value:.2f}" for value in earned)
-    return f"Of {len(earned)} starts of the policy number {best} goes on. A step of each was worth {each} on average."
+def _turn(next: float, of: float, **worths: float) -> str:
+    """Returns what follows the end of one of the policy's starts, in words."""
+    if not worths:
+        return f"Start {next:.0f} of {of:.0f} of the policy begins, with untrained weights; the best start will go on."
+    each = ", ".join(f"{worth:.2f}" for worth in worths.values())
+    return f"Of {of:.0f} starts of the policy number {next:.0f} goes on. A step of each was worth {each} on average."
 
 
 def is_terminal() -> bool:

@@ -1,5 +1,6 @@
 """A policy starts anew some times, and its training goes on with the start whose steps are rewarded most."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 
 import a2c.starts
+from a2c.starts import Turn
 from a2c.worker import PolicyWorker
 from drlhp.runtime.snapshot import state_of
 from tests.a2c.test_control import untrained, worker
+from tests.support.commands import BRIEF_PPO, SYNC, UNEVALUATED, here
 
 STEPS = 512
 ROLLOUTS = ("--n_envs", "8", "--n_steps", "64")
@@ -43,10 +46,11 @@ def test_a_start_is_judged_by_its_newest_rollouts(
     begun = worker(tmp_path, 0.03, *LONGER)
     for i, reward in enumerate((9.0, 3.0, 1.0)):
         learn(begun, i, reward)
-    assert begun.starts.turn(STEPS * 2, STEPS * 3) == []
+    assert begun.starts.turn(STEPS * 2, STEPS * 3) == Turn(2, 2)
     for i in (3, 4, 5):
         learn(begun, i, reward=1.5)
-    assert begun.starts.turn(STEPS * 5, STEPS * 6) == pytest.approx([first, 1.5], abs=0.1)
+    turn = begun.starts.turn(STEPS * 5, STEPS * 6)
+    assert turn is not None and turn.worths == pytest.approx([first, 1.5], abs=0.1)
     begun.close()
 
 
@@ -58,8 +62,9 @@ def test_the_start_that_was_rewarded_most_goes_on_with_all_that_it_learned(tmp_p
         learn(begun, i, reward=7.0 if i == best else float(i))
         ends.append(weights_of(begun))
         units.append(state_of(begun.learner.units))
-        judged = begun.starts.turn(STEPS * i, STEPS * (i + 1))
-        assert judged == ([] if i < 2 else [7.0 if j == best else float(j) for j in range(3)])
+        turn = begun.starts.turn(STEPS * i, STEPS * (i + 1))
+        worths = tuple(7.0 if j == best else float(j) for j in range(3))
+        assert turn == (Turn(i + 2, 3) if i < 2 else Turn(best + 1, 3, worths))
     assert not same(ends[0], ends[1]) and not same(ends[1], ends[2])
     assert same(weights_of(begun), ends[best]) and state_of(begun.learner.units) == units[best]
     assert begun.learner.optimizer.state, "its averages are kept"
@@ -86,8 +91,8 @@ def test_all_starts_are_judged_by_the_newest_reward_predictor(tmp_path: Path) ->
                 bias.neg_()
             copy.board.publish(copy.predictor)
             copy.refresh()
-        judged = begun.starts.turn(STEPS * i, STEPS * (i + 1))
-    assert judged is not None and np.argmax(judged) == np.argmin(earned)
+        turn = begun.starts.turn(STEPS * i, STEPS * (i + 1))
+    assert turn is not None and turn.next - 1 == np.argmax(turn.worths) == np.argmin(earned)
     assert same(weights_of(begun), ends[int(np.argmin(earned))])
     begun.close()
 
@@ -104,6 +109,17 @@ def test_a_resumed_run_still_goes_on_with_a_start_that_ended_before_it_was_stopp
     resumed = worker(tmp_path, 0.03, *THREE, resume=True)
     resumed.starts.turn(STEPS * 1, STEPS * 2)
     learn(resumed, 2, reward=1.0)
-    assert resumed.starts.turn(STEPS * 2, STEPS * 3) == [5.0, 4.0, 1.0]
+    assert resumed.starts.turn(STEPS * 2, STEPS * 3) == Turn(1, 3, (5.0, 4.0, 1.0))
     assert same(weights_of(resumed), first)
     resumed.close()
+
+
+def test_a_run_says_that_the_policy_starts_anew_and_which_start_goes_on(tmp_path: Path) -> None:
+    rollouts = ("--n_envs", "4", "--n_steps", "128", "--million_timesteps", "0.003", *BRIEF_PPO, *UNEVALUATED, SYNC)
+    resets = ("--policy_reset_million_timesteps", "0.001")
+    said = here(tmp_path, "train_policy_with_original_rewards", "CartPole-v1", *rollouts, *resets).stdout
+    begins, chosen = (line for line in said.splitlines() if "tart" in line and "of the policy" in line)
+    assert begins == "Start 2 of 2 of the policy begins, with untrained weights; the best start will go on."
+    assert re.fullmatch(
+        r"Of 2 starts of the policy number [12] goes on\. A step of each was worth 1\.00, 1\.00 on average\.", chosen
+    )

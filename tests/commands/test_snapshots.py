@@ -60,6 +60,7 @@ RUNS = {
         *(PREFERENCES, "Hopper", *FEW, "--n_envs", "4", "--million_timesteps", "0.0005", "--algo", "trpo"),
         *("--n_steps", "20", "--first_episode_steps", "20", "--n_initial_rounds", "2", "--max_prefs", "16"),
         *("--explore_million_timesteps", "0.0002", *UNEVALUATED),
+        *("--policy_reset_million_timesteps", "0.00015", "--policy_resets", "2"),  # the best is chosen before the end
     ),
     "sac on bodies": (
         *(PREFERENCES, "InvertedPendulum-v1", *FEW, "--n_envs", "16", "--million_timesteps", "0.006"),
