@@ -62,19 +62,21 @@ export async function askToken(why) {
 
 /** Asks for a flag and a note for a pair; changes it. */
 export async function askNote(pair) {
-  const flag = () => Object.assign(pair, { flag: true, note: $("note").value.trim().slice(0, 500) });
+  const { form } = $("note");
   $("note").value = pair.note;
+  // At once, because the next key may answer the pair before the dialog's event `close` comes.
+  form.onsubmit = ({ submitter }) => {
+    const flag = submitter.value === "flag";
+    Object.assign(pair, { flag, note: flag ? $("note").value.trim().slice(0, 500) : "" });
+  };
   $("note").onkeydown = (event) => {
     // An Enter that ends the composing of a word, as of a Japanese one, is not yet one for the note.
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      flag(); // because the next key may answer the pair before the dialog's event `close` comes
-      $("note-dialog").close();
+      form.requestSubmit(form.querySelector("[value=flag]"));
     }
   };
-  const button = await ask($("note-dialog"));
-  if (button === "flag") flag();
-  if (button === "clear") Object.assign(pair, { flag: false, note: "" });
+  await ask($("note-dialog"));
 }
 
 export function showHelp(name, status, owner) {
