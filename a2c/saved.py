@@ -116,9 +116,9 @@ class PolicyCheckpoints:
             if "starts" in state:  # older checkpoints have none
                 restore_kept(self.starts, state["starts"])
         torch.set_rng_state(state["random"])
-        if "value_units" in state:  # nor these
+        if "value_units" in state:  # older checkpoints have none
             learner.units.load(state["value_units"])
-        if self.rewarder and state.get("reward_normaliser"):  # likewise
+        if self.rewarder and state.get("reward_normaliser"):  # older checkpoints have none
             self.rewarder.normaliser = state["reward_normaliser"]
         returns = state["finished_returns"]
         n_episodes, total = state.get("episodes", len(returns)), state.get("true_reward_total", math.nan)

@@ -28,11 +28,11 @@ MEMORY = 2**26  # about so many bytes of observations; fewer steps if they do no
 
 @dataclass(frozen=True)
 class Turn:
-    """What follows the end of a start."""
+    """A new start or, after the last one, the choice among all."""
 
-    next: int  # the number of the start that goes on or begins, from 1
+    number: int  # of the start that begins or goes on, from 1
     of: int
-    worths: tuple[float, ...] = ()  # what a step of each start earned on average, if these were all
+    worths: tuple[float, ...] = ()  # average reward of a step of each start; none before the choice
 
 
 class Starts:
@@ -75,8 +75,8 @@ class Starts:
         """Starts the learner anew, or goes on with the best start; returns None if these agent steps end no start."""
         if not self._length or before // self._length == after // self._length or after // self._length > self._n:
             return None
-        parts = ("policy", "optimizer", "units")  # past steps, which SAC keeps too, are the same for all starts
-        state = copy.deepcopy({name: state_of(getattr(self._learner, name)) for name in parts})
+        # All starts share what a subclass keeps besides, such as the past steps of SAC.
+        state = copy.deepcopy({name: state_of(getattr(self._learner, name)) for name in Learner.KEPT})
         self._ended.append({"state": state, "steps": self._seen})
         self._seen = []
         if after // self._length < self._n:

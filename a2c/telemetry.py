@@ -121,7 +121,7 @@ class Telemetry:
     def turned(self, turn: Turn) -> None:
         """Reports that a start of the policy is over, and what follows."""
         worths = {f"worth {i}": worth for i, worth in enumerate(turn.worths, start=1)}
-        self._reports.put(Report("starts", {"next": turn.next, "of": turn.of, **worths}))
+        self._reports.put(Report("starts", {"number": turn.number, "of": turn.of, **worths}))
 
     def evaluation_begins(self, steps: int) -> None:
         """Reports that an evaluation begins."""

@@ -41,7 +41,7 @@ WITH_FEW_LABELS = {
     "HalfCheetah": ("--algo", "ppo"),
     "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
-OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # bodies that SAC learns from fewer labels than PPO: labels
+OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # labels of the bodies that SAC learns from fewer than PPO
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 

@@ -284,12 +284,14 @@ def draw_curves(folder: Path) -> None:
     drawn(figure, 110).save(folder / "curves.png")
 
 
-def _turn(next: float, of: float, **worths: float) -> str:
-    """Returns what follows the end of one of the policy's starts, in words."""
+def _turn(number: float, of: float, **worths: float) -> str:
+    """Returns a sentence about a new start of the policy, or about the choice among all."""
     if not worths:
-        return f"Start {next:.0f} of {of:.0f} of the policy begins, with untrained weights; the best start will go on."
+        return (
+            f"Start {number:.0f} of {of:.0f} of the policy begins, with untrained weights; the best start will go on."
+        )
     each = ", ".join(f"{worth:.2f}" for worth in worths.values())
-    return f"Of {of:.0f} starts of the policy number {next:.0f} goes on. A step of each was worth {each} on average."
+    return f"Start {number:.0f} of {of:.0f} of the policy goes on; on average, a step of each start earned {each}."
 
 
 def is_terminal() -> bool:

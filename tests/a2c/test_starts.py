@@ -92,7 +92,7 @@ def test_all_starts_are_judged_by_the_newest_reward_predictor(tmp_path: Path) ->
             copy.board.publish(copy.predictor)
             copy.refresh()
         turn = begun.starts.turn(STEPS * i, STEPS * (i + 1))
-    assert turn is not None and turn.next - 1 == np.argmax(turn.worths) == np.argmin(earned)
+    assert turn is not None and turn.number - 1 == np.argmax(turn.worths) == np.argmin(earned)
     assert same(weights_of(begun), ends[int(np.argmin(earned))])
     begun.close()
 
@@ -121,5 +121,5 @@ def test_a_run_says_that_the_policy_starts_anew_and_which_start_goes_on(tmp_path
     begins, chosen = (line for line in said.splitlines() if "tart" in line and "of the policy" in line)
     assert begins == "Start 2 of 2 of the policy begins, with untrained weights; the best start will go on."
     assert re.fullmatch(
-        r"Of 2 starts of the policy number [12] goes on\. A step of each was worth 1\.00, 1\.00 on average\.", chosen
+        r"Start [12] of 2 of the policy goes on; on average, a step of each start earned 1\.00, 1\.00\.", chosen
     )
