@@ -330,6 +330,7 @@ def train(config: RunConfig) -> int:
     """Carries out one of the four modes in its run folder; returns the exit status."""
     check_inputs(config)
     path = config.run_path()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     ring = Ring(config, folder.path, folder.run_id)
     with contextlib.closing(folder):  # also if the ring cannot be closed, as on a full disk
@@ -374,17 +375,16 @@ def take_turns(config: RunConfig) -> bool:
 
 
 def n_threads(in_turns: bool, device: torch.device) -> int:
-    """Returns the CPU threads of a child: in turns all cores; else half of them, eight at most.
-
-    With a GPU it is one, because more threads would busy-wait on the emulators' cores.
-    """
+    """Returns the CPU threads of a child: in turns all cores; else half of them, eight at most."""
     if device.type == "cuda":
-        return 1
+        return 1  # more would busy-wait on the emulators' cores
     return n_cores() if in_turns else min(8, max(1, n_cores() // 2))
 
 
 def train_command(arguments: list[str]) -> int:
     """Carries out one of the four modes; returns the exit status."""
+    # Ctrl-C still just ends the program: a library that is being imported may take its exception for a failure.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     lend_environments()
     return train(parse(with_config_file(arguments)))
 

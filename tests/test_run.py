@@ -463,6 +463,18 @@ def test_ctrl_c_during_the_first_imports_just_ends_the_program(tmp_path: Path) -
     assert result.stdout + result.stderr == ""
 
 
+def test_ctrl_c_before_the_run_folder_is_no_failure_of_an_environments_package(tmp_path: Path) -> None:
+    """As MuJoCo's import makes of it: ctypes, which calls back into Python there, turns it into another exception."""
+    (tmp_path / "bodies.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n    raise ImportError('no renderer') from None\n"
+    )
+    words = ("train_policy_with_preferences", "bodies:Any-v0", "--synthetic_prefs", "--run_name", "a")
+    result = run(tmp_path, *words, status=-signal.SIGINT, PYTHONPATH=str(tmp_path))
+    assert without_waits(result.stdout + result.stderr) == "" and not (tmp_path / "a").exists()
+
+
 def test_a_run_in_use_cannot_be_resumed(tmp_path: Path) -> None:
     words = ("train_policy_with_preferences", DOT, "--synthetic_prefs", "--run_name", "a", *LONG)
     with started(tmp_path, *words) as process:
