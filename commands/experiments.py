@@ -42,6 +42,14 @@ WITH_FEW_LABELS = {
     "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
 OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # labels of the bodies that SAC learns from fewer than PPO
+# What each ablation of figures 5 and 6 changes.
+ABLATIONS = {
+    "random-queries": ("queries are random pairs", ("--query_selection", "random")),
+    "no-ensemble": ("one predictor instead of three, and so random queries", ("--ensemble_size", "1")),
+    "no-l2": ("no L2: the paper's 'no regularization'", ("--l2", "0")),
+    "target": ("the predictor fitted to the clips' true returns", ("--reward_target", "true_return")),
+    "no-segments": ("clips of one step; the paper's, on MuJoCo alone", ("--clip_steps", "1")),
+}
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 
@@ -88,6 +96,15 @@ def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
     return _with_labels(env_id, n, *ALL_LABELS, *asked, *flags)
 
 
+def _ablations(prefix: str, task: str, n_labels: int, original: tuple[str, ...]) -> dict[str, Experiment]:
+    """Returns the ablations of the paper (section 3.3) of an experiment with so many labels."""
+    flags = {**ABLATIONS, "no-online-queries": ("all labels asked for first", ("--n_initial_prefs", str(n_labels)))}
+    return {
+        f"{prefix}-{name}": Experiment(f"{task}, {what}", (*original, *differs))
+        for name, (what, differs) in flags.items()
+    }
+
+
 def _trick(title: str, env_id: str, teacher: str, n_labels: int, ordinary: str, *flags: str) -> Experiment:
     """Returns an experiment in which a teacher of examples/circus.py gives so many labels."""
     command = (PREFERENCES, env_id, "--teacher", f"examples.circus:{teacher}", "--max_prefs", str(n_labels), *flags)
@@ -115,6 +132,16 @@ def _bodies() -> dict[str, Experiment]:
         name, command = task.lower(), (TRUE_REWARD, f"{task}-v1", *THREE_STARTS, *given_up)
         title = f"{task} on the true reward, with starts and episodes as in {name}-200"
         found[f"{name}-true-starts"] = Experiment(title, command)
+    for name in ("hopper-200", "swimmer-200", "halfcheetah-200-sac"):
+        task, n, *_ = name.split("-")
+        found |= _ablations(f"ablation-{task}", found[name].title, int(n), found[name].command)
+    hopper = found["hopper-200"]
+    for teacher in ("mistake", "equal"):
+        title = f"{hopper.title}, of B-Pref's teacher `{teacher}`"
+        found[f"hopper-200-{teacher}"] = Experiment(title, (*hopper.command, "--teacher", teacher))
+    for n in (350, 700, 1400):
+        title = f"Hopper, {n:,} labels and all else as in hopper-200"
+        found[f"hopper-{n}-starts"] = Experiment(title, _few_of_a_body("Hopper-v1", n, *WITH_FEW_LABELS["Hopper"]))
     for env_id in (
         *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
         *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
@@ -141,7 +168,7 @@ BRIEF_ON_LABELS = (
 )
 FIRST_LAPS = ("--no_whole_games", "--no_reward_predictor_uses_actions")  # as the paper has Enduro
 AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
-# The ablations of figure 6, starting from this project's defaults; the paper started from dropout and adaptive L2.
+# What Pong's ablations start from: this project's defaults; the paper started from dropout and adaptive L2.
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", (PREFERENCES, MOVING_DOT, "--synthetic_prefs")),
@@ -196,24 +223,10 @@ EXPERIMENTS = {
         "the moving dot, 40 labels, each trained on 280 times instead of 15", _few_labels(40)
     ),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
-    "ablation-random-queries": Experiment("Pong, queries are random pairs", (*ORIGINAL, "--query_selection", "random")),
-    "ablation-no-ensemble": Experiment(
-        "Pong, one predictor instead of three, and so random queries", (*ORIGINAL, "--ensemble_size", "1")
-    ),
-    "ablation-no-l2": Experiment("Pong, no L2: the paper's 'no regularization'", (*ORIGINAL, "--l2", "0")),
     "ablation-no-regularisation": Experiment(
         "Pong, neither L2 nor dropout nor batch norm", (*ORIGINAL, "--l2", "0", "--dropout", "0", "--no_batchnorm")
     ),
-    "ablation-no-online-queries": Experiment(
-        "Pong, all 5,000 labels asked for before the policy learns",
-        _with_labels(PONG, 5000, *_quick(3), "--n_initial_prefs", "5000"),
-    ),
-    "ablation-target": Experiment(
-        "Pong, the predictor fitted to the clips' true returns", (*ORIGINAL, "--reward_target", "true_return")
-    ),
-    "ablation-no-segments": Experiment(
-        "Pong, clips of one step; the paper's, on MuJoCo alone", (*ORIGINAL, "--clip_steps", "1")
-    ),
+    **_ablations("ablation", "Pong", 5500, ORIGINAL),
     **_bodies(),
     # As many labels and steps as PEBBLE, SURF and QPA have there. One environment needs no process of its own.
     "walker-walk-100": Experiment(
