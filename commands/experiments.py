@@ -133,8 +133,8 @@ def _bodies() -> dict[str, Experiment]:
         title = f"{task} on the true reward, with starts and episodes as in {name}-200"
         found[f"{name}-true-starts"] = Experiment(title, command)
     for name in ("hopper-200", "swimmer-200", "halfcheetah-200-sac"):
-        task, n, *_ = name.split("-")
-        found |= _ablations(f"ablation-{task}", found[name].title, int(n), found[name].command)
+        task, labels, *_ = name.split("-")
+        found |= _ablations(f"ablation-{task}", found[name].title, int(labels), found[name].command)
     hopper = found["hopper-200"]
     for teacher in ("mistake", "equal"):
         title = f"{hopper.title}, of B-Pref's teacher `{teacher}`"
