@@ -12,6 +12,7 @@ from a2c.acting import ActingPolicy
 from a2c.config import PolicyConfig
 from a2c.film import Camera, filmed_steps
 from drlhp.runtime.channels import Channels
+from drlhp.runtime.pulse import doing
 from drlhp.runtime.run_files import EVALUATIONS, POLICIES
 from envs import EnvInfo, PreferenceVecEnv, make_vec_env
 
@@ -87,7 +88,8 @@ def play(
     while playing.any():
         if channels.stop.is_set():
             return None
-        with channels.turns.policy():
+        # Nobody is told that all of it takes long: that is usual, and the status line says what goes on.
+        with doing("a step of an evaluation"), channels.turns.policy():
             noise = policy.noise(int(playing.sum()))
             if not sampled:
                 noise[:] = 0.0

@@ -33,6 +33,7 @@ from commands.verdict import rewards
 from drlhp.errors import UserError, told
 from drlhp.label_server.status import curves
 from drlhp.runtime.channels import Channels, Report, drain
+from drlhp.runtime.pulse import here as here_now
 from drlhp.runtime.run_files import EVALUATIONS, POLICIES, PROGRESS, STATISTICS
 from envs import env_info as find_env
 from envs import make_vec_env
@@ -78,6 +79,21 @@ def test_the_first_episode_of_every_environment_counts_with_its_own_rewards(samp
     assert (numbers["episodes"], numbers["capped"], numbers["mean_length"]) == (4, 0, 55.5)
     assert numbers["mean"] == pytest.approx(np.mean(returns)) and numbers["std"] == pytest.approx(np.std(returns))
     assert (numbers["lowest"], numbers["highest"]) == pytest.approx((min(returns), max(returns)))
+
+
+def test_a_long_evaluation_is_not_taken_for_one_that_hangs() -> None:
+    """Each of its steps begins a wait anew, about which people are told after ten seconds."""
+    waits = []
+
+    class Noting(Policy):
+        def act(self, *inputs: Any) -> Any:
+            waits.append((here_now().what, here_now().since))
+            return super().act(*inputs)
+
+    info = env_info()
+    assert play(ScriptedVecEnv(info, LENGTHS), Noting(info, "feature_points"), channels(), seed=0, sampled=False)
+    assert {what for what, _ in waits} == {"a step of an evaluation"}
+    assert len(set(waits)) == len(waits) == 200
 
 
 def test_a_long_episode_is_cut_and_counted() -> None:
