@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
 
 from a2c.config import PolicyConfig
 from a2c.returns import Bools, Floats
@@ -27,13 +26,12 @@ class Restarts:
 
     Args:
         first: least steps of an episode, and about the length of the first ones.
-        whole: steps of an episode that is not given up.
     """
 
     KEPT = ("given_up", "_ages", "_start_values")
 
-    def __init__(self, n_envs: int, first: int, whole: int) -> None:
-        self._first, self._whole = first, whole
+    def __init__(self, n_envs: int, first: int) -> None:
+        self._first = first
         self.given_up = np.zeros(n_envs, np.bool_)  # (N,) episodes that the next rollout ends at its start
         self._ages = np.zeros(n_envs, np.int64)
         self._start_values: deque[float] = deque(maxlen=STARTS)
@@ -41,13 +39,8 @@ class Restarts:
     @classmethod
     def of(cls, config: PolicyConfig, info: EnvInfo) -> Restarts | None:
         """Returns None if all episodes are to be whole."""
-        first, whole = config.first_episode_steps, info.max_episode_frames
-        return cls(config.n_envs, max(first, info.segment_length), whole) if first and whole else None
-
-    @property
-    def steps_given_up(self) -> NDArray[np.int64]:
-        """Returns how many steps each episode that is given up now would have had left, (N,); 0 for the others."""
-        return np.where(self.given_up, self._whole - self._ages, 0)
+        first = config.first_episode_steps
+        return cls(config.n_envs, max(first, info.segment_length)) if first else None
 
     def wait(self, valid: Bools) -> None:
         """Decides by the age of episodes alone, after a rollout that the critic cannot judge yet.

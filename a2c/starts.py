@@ -17,14 +17,12 @@ from torch import Tensor
 
 from a2c.config import PolicyConfig
 from a2c.learner import Learner
-from a2c.restarts import Restarts
 from a2c.rewards import Rewarder
 from a2c.runner import Rollout
 from drlhp.runtime.snapshot import restored, state_of
 from envs import EnvInfo
 
 JUDGED_BY = 16_384  # newest steps of each start, or the rollouts that have as many
-ENDING = 25  # last steps of an episode that is given up; it is judged as if it had gone on like them
 MEMORY = 2**26  # about so many bytes of observations; fewer steps if they do not fit
 
 
@@ -40,7 +38,7 @@ class Turn:
 class Starts:
     """Ends each start in time, and chooses one after the last.
 
-    All are judged at the same moment, by the same reward predictor, and by whole episodes: a fast start may soon fall.
+    All are judged at the same moment, by the same reward predictor.
 
     Args:
         learner: what starts anew.
@@ -58,28 +56,17 @@ class Starts:
         self._ended: list[dict[str, Any]] = []  # the learner's state at the end of each start, and its newest steps
         self._seen: list[dict[str, Tensor]] = []  # the newest rollouts of the present start
 
-    def see(
-        self, rollout: Rollout, observations: Tensor, rewards: np.ndarray, before: int, restarts: Restarts | None = None
-    ) -> None:
+    def see(self, rollout: Rollout, observations: Tensor, rewards: np.ndarray, before: int) -> None:
         """Keeps a rollout with these observations (T * N, ...) and rewards (T, N), and forgets what is too old.
 
         Args:
             before: agent steps before it.
-            restarts: gives up episodes after it.
         """
         if before >= self._n * self._length:
             return
-        weights = np.ones(rollout.valid.shape, np.float32)
-        if restarts is not None:
-            last = weights[-ENDING:]
-            last += restarts.steps_given_up / len(last)
-        valid = torch.as_tensor(rollout.valid).flatten()
-        kept = {
-            "observations": observations.cpu(),
-            "actions": torch.as_tensor(self._info.carried_out(rollout.flat_actions())),
-            "rewards": torch.as_tensor(rewards).flatten(),
-            "weights": torch.as_tensor(weights).flatten(),
-        }
+        valid = torch.as_tensor(rollout.valid.reshape(-1))
+        actions = torch.as_tensor(self._info.carried_out(rollout.flat_actions()))
+        kept = {"observations": observations.cpu(), "actions": actions, "rewards": torch.as_tensor(rewards).flatten()}
         self._seen.append({name: values[valid].clone() for name, values in kept.items()})
         while sum(len(newer["rewards"]) for newer in self._seen[1:]) >= self._judged_by:
             del self._seen[0]
@@ -103,11 +90,10 @@ class Starts:
         return Turn(best + 1, self._n, worths)
 
     def _judge(self, steps: list[dict[str, Tensor]]) -> float:
-        rewards = [self._rewards(seen) for seen in steps]
-        return float(np.average(np.concatenate(rewards), weights=torch.cat([seen["weights"] for seen in steps])))
-
-    def _rewards(self, seen: dict[str, Tensor]) -> np.ndarray:
         if self._rewarder is None:
-            return seen["rewards"].numpy()
-        device = self._learner.policy.device
-        return self._rewarder.past_rewards(seen["observations"].to(device), seen["actions"].to(device)).mean(0)
+            return float(torch.cat([seen["rewards"] for seen in steps]).mean())
+        device, rewards = self._learner.policy.device, []
+        for seen in steps:
+            observations, actions = seen["observations"].to(device), seen["actions"].to(device)
+            rewards.append(self._rewarder.past_rewards(observations, actions).mean(0))
+        return float(np.concatenate(rewards).mean())

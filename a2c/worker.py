@@ -290,7 +290,7 @@ class PolicyWorker:
         config = self.learner.scheduled(self.steps)
         with self.runner.stopwatch.part("update"):
             losses = self.learner.update(rollout, rewards, observations, config)
-        self.starts.see(rollout, observations, rewards, self.steps, self.restarts)
+        self.starts.see(rollout, observations, rewards, self.steps)
         steps_before = self.steps
         self.steps += rollout.n_decisions
         self.updates += 1

@@ -18,33 +18,27 @@ def judged(restarts: Restarts, of_starts: float, last_values: list[float], start
 
 
 def test_an_episode_is_given_up_if_much_less_is_expected_of_it_than_of_a_new_one() -> None:
-    assert judged(Restarts(2, first=10, whole=100), 3.0, [2.4, 2.6]) == [True, False]
+    assert judged(Restarts(2, first=10), 3.0, [2.4, 2.6]) == [True, False]
 
 
 def test_no_episode_is_shorter_than_the_first_ones() -> None:
-    assert judged(Restarts(2, first=11, whole=100), 3.0, [2.4, 2.6]) == [False, False]
+    assert judged(Restarts(2, first=11), 3.0, [2.4, 2.6]) == [False, False]
 
 
 def test_episodes_are_no_longer_than_the_first_ones_until_starts_can_be_averaged() -> None:
-    assert judged(Restarts(2, first=10, whole=100), 3.0, [9.0, 9.0], starts=7) == [True, True]
-    assert judged(Restarts(2, first=10, whole=100), 3.0, [9.0, 9.0], starts=8) == [False, False]
-
-
-def test_what_an_episode_that_is_given_up_would_have_had_left_is_known() -> None:
-    restarts = Restarts(2, first=10, whole=100)
-    assert judged(restarts, 3.0, [2.4, 2.6]) == [True, False]
-    assert restarts.steps_given_up.tolist() == [90, 0]
+    assert judged(Restarts(2, first=10), 3.0, [9.0, 9.0], starts=7) == [True, True]
+    assert judged(Restarts(2, first=10), 3.0, [9.0, 9.0], starts=8) == [False, False]
 
 
 def test_starts_of_long_ago_do_not_count() -> None:
-    restarts = Restarts(2, first=10, whole=100)
+    restarts = Restarts(2, first=10)
     judged(restarts, 9.0, [0.0, 0.0], starts=40)
     assert judged(restarts, 3.0, [4.0, 4.0], starts=16) == [True, True], "half of those that count are of before"
     assert judged(restarts, 3.0, [4.0, 4.0], starts=16) == [False, False]
 
 
 def test_an_episode_is_as_old_as_all_its_rollouts_while_the_critic_knows_nothing() -> None:
-    restarts = Restarts(2, first=10, whole=100)
+    restarts = Restarts(2, first=10)
     given_up = []
     for rollout in range(3):
         valid = np.ones((6, 2), np.bool_)

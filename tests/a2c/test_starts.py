@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import a2c.starts
-from a2c.restarts import Restarts
 from a2c.starts import Turn
 from a2c.worker import PolicyWorker
 from drlhp.runtime.snapshot import state_of
@@ -52,25 +51,6 @@ def test_a_start_is_judged_by_its_newest_rollouts(
         learn(begun, i, reward=1.5)
     turn = begun.starts.turn(STEPS * 5, STEPS * 6)
     assert turn is not None and turn.worths == pytest.approx([first, 1.5], abs=0.1)
-    begun.close()
-
-
-def test_an_episode_that_was_given_up_counts_as_if_it_had_gone_on_as_it_ended(tmp_path: Path) -> None:
-    """So a start that is fast and falls in the middle of its rollout is worth less than a slow one."""
-    begun = worker(tmp_path, 0.03, *THREE[:-2])
-    rollout, _ = begun.runner.collect()
-    observations = begun.learner.observations(rollout)
-    restarts = Restarts(8, first=10, whole=1000)
-    restarts.wait(np.ones((100, 8), np.bool_))
-    rewards = np.where(np.arange(64)[:, None] < 32, 8.0, 0.0) * np.ones((64, 8), np.float32)
-    begun.starts.see(rollout, observations, rewards, 0, restarts)
-    begun.starts.turn(0, STEPS)
-    begun.starts.see(rollout, observations, np.ones_like(rewards), STEPS)
-    turn = begun.starts.turn(STEPS, 2 * STEPS)
-    first, last = rollout.valid[:32], rollout.valid[-a2c.starts.ENDING :]
-    steps = rollout.valid.sum() + last.mean() * 8 * 900  # with what is left of 1000 steps after 100
-    assert turn is not None and turn.number == 2
-    assert turn.worths == pytest.approx((8 * first.sum() / steps, 1.0), rel=0.01)
     begun.close()
 
 
