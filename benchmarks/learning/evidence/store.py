@@ -83,7 +83,7 @@ def write_curves(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Draws an experiment's curves.csv as curves.png: true reward by agent steps, a colour for each seed."""
+    """Draws an experiment's curves.csv as curves.png: true reward by agent steps, a colour or dashes for each seed."""
     from matplotlib.figure import Figure  # slow to import
 
     rows = read_rows(folder / "curves.csv")
@@ -101,8 +101,9 @@ def draw(folder: Path) -> None:
             ]
             points = [(x, y) for x, y in points if not math.isnan(y)]
             marker = "." if policy in POLICIES else ""
-            label = f"seed {seed}"
-            axes.plot([x for x, _ in points], [y for _, y in points], f"C{i}", marker=marker, linewidth=1, label=label)
+            style = {"color": f"C{i}", "linestyle": "--" if i >= 10 else "-"}  # the colours begin again after ten
+            x, y = [x for x, _ in points], [y for _, y in points]
+            axes.plot(x, y, **style, marker=marker, linewidth=1, label=f"seed {seed}")
         axes.set(title=title, xlabel="agent steps")
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="true episode reward")
