@@ -330,7 +330,7 @@ def train(config: RunConfig) -> int:
     """Carries out one of the four modes in its run folder; returns the exit status."""
     check_inputs(config)
     path = config.run_path()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is something to save
     folder = RunFolder.resume(path, config.as_dict()) if config.resume else RunFolder.create(path, config.as_dict())
     ring = Ring(config, folder.path, folder.run_id)
     with contextlib.closing(folder):  # also if the ring cannot be closed, as on a full disk
