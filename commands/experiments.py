@@ -128,10 +128,15 @@ def _bodies() -> dict[str, Experiment]:
         name, env_id, learner = task.lower(), f"{task}-v1", _off_policy("0.125", "1")
         found[f"{name}-{n}-sac"] = Experiment(f"{task}, {n} labels, SAC", _few_of_a_body(env_id, n, *learner))
         found[f"{name}-true-sac"] = Experiment(f"{task} on the true reward, SAC", (TRUE_REWARD, env_id, *learner))
-    for task, given_up in (("Hopper", GIVEN_UP), ("Walker", ()), ("Swimmer", ())):
-        name, command = task.lower(), (TRUE_REWARD, f"{task}-v1", *THREE_STARTS, *given_up)
-        title = f"{task} on the true reward, with starts and episodes as in {name}-200"
-        found[f"{name}-true-starts"] = Experiment(title, command)
+    for like, name, differs in (
+        ("hopper-200", "hopper-true-starts", (*THREE_STARTS, *GIVEN_UP)),
+        ("walker-200", "walker-true-starts", THREE_STARTS),
+        ("swimmer-200", "swimmer-true-starts", THREE_STARTS),
+        ("walker-700", "walker-true-two-starts", BEGINNING_ANEW),
+    ):
+        task = like.split("-")[0].title()
+        title = f"{task} on the true reward, with starts and episodes as in {like}"
+        found[name] = Experiment(title, (TRUE_REWARD, f"{task}-v1", *differs))
     for name in ("hopper-200", "swimmer-200", "halfcheetah-200-sac"):
         task, labels, *_ = name.split("-")
         found |= _ablations(f"ablation-{task}", found[name].title, int(labels), found[name].command)

@@ -32,6 +32,7 @@ FEW_LABELS_PAIRS = {
     "halfcheetah-200": "halfcheetah-true",
     **{f"{task.lower()}-{n}-sac": f"{task.lower()}-true-sac" for task, n in OFF_POLICY_BODIES.items()},
 }
+SAME_STARTS_PAIRS = {"walker-700": "walker-true-two-starts"}  # a second comparison, by what has the same starts
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
 Runs = dict[int, Run]  # of an experiment, by seed
@@ -42,28 +43,27 @@ def texts(results: Path = RESULTS) -> dict[str, str]:
     found = recorded(results)
     kinds: dict[str, dict[str, Runs]] = {"atari": {}, "bodies": {}, "gymnasium": {}, "circus": {}}
     for name, runs in found.items():
-        kinds[kind_of(name)][name] = runs
+        env_id = next(iter(runs.values()))["settings"]["env_id"]
+        kinds[kind_of(name, env_id)][name] = runs
     return {
         "headlines": headlines(found),
         **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items()},
         "greedy": greedy_table(found),
         "pairs-atari": pairs_table(found, ATARI_PAIRS),
-        "pairs-bodies": pairs_table(found, BODIES_PAIRS, FEW_LABELS_PAIRS),
+        "pairs-bodies": pairs_table(found, BODIES_PAIRS, FEW_LABELS_PAIRS, SAME_STARTS_PAIRS),
         "sums": sums_table(found),
         "superseded": superseded_table(results / "superseded.csv"),
         "runs": by_run(found),
     }
 
 
-def kind_of(name: str) -> str:
+def kind_of(name: str, env_id: str) -> str:
     """Returns the kind of an experiment's task: atari (with the moving dot), bodies, gymnasium or circus."""
     if name.startswith("circus-"):
         return "circus"
-    pairs = BODIES_PAIRS | FEW_LABELS_PAIRS
-    if name in pairs or name in pairs.values():
+    if env_id in {f"{task}-v1" for task in BODIES_LABELS}:
         return "bodies"
-    is_others = name.endswith(("-v4-true", "-v5-true")) or name.startswith("walker-walk-")
-    return "gymnasium" if is_others else "atari"
+    return "atari" if "NoFrameskip" in env_id or env_id.startswith("ALE/") else "gymnasium"
 
 
 def headlines(found: dict[str, Runs]) -> str:
