@@ -51,7 +51,8 @@ class LabelSet:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 self.add(label)
-                self._came_at[label.seq] = time.monotonic()
+                if label.seq in self.pairs and self._teaches(self.pairs[label.seq]):
+                    self._came_at[label.seq] = time.monotonic()
             self.newest_seq = max(self.newest_seq, label.seq)
         for seq in sorted(self.pairs)[: -self.config.label_buffer]:
             del self.pairs[seq]
@@ -102,9 +103,13 @@ class LabelSet:
 
     @property
     def training(self) -> list[TrainingPair]:
-        """The labels to train on; if a handful all fell to validation, those."""
-        pairs = [pair for pair in self.pairs.values() if not (self.config.hold_out and pair.label.validation)]
+        """The labels to train on; if a handful teach no member anything, those."""
+        pairs = [pair for pair in self.pairs.values() if self._teaches(pair)]
         return pairs or list(self.pairs.values())
+
+    def _teaches(self, pair: TrainingPair) -> bool:
+        """Returns whether a label is not held out, and some member's bootstrap holds it."""
+        return any(pair.counts) and not (self.config.hold_out and pair.label.validation)
 
     @property
     def validation(self) -> list[TrainingPair]:

@@ -379,6 +379,24 @@ def test_a_single_predictor_has_no_bootstrap(ring: Ring) -> None:
     assert {pair.counts for pair in trainer.labels.pairs.values()} == {(1,)}
 
 
+def test_a_label_that_is_in_no_bootstrap_costs_no_training(ring: Ring) -> None:
+    answer(ring.db, range(80))
+    trainer = ring.trainer()
+    trained = set[int]()
+    train_batch = trainer._train_batch
+
+    def train_and_tell(pairs: list[TrainingPair]) -> None:
+        trained.update(pair.label.seq for pair in pairs)
+        train_batch(pairs)
+
+    trainer._train_batch = train_and_tell  # type: ignore[method-assign]
+    pretrain(trainer)
+    train(trainer, 20)
+    not_held_out = {seq: pair for seq, pair in trainer.labels.pairs.items() if not pair.label.validation}
+    assert any(not any(pair.counts) for pair in not_held_out.values()), "about one in twenty"
+    assert trained == {seq for seq, pair in not_held_out.items() if any(pair.counts)}
+
+
 def test_a_resumed_trainer_predicts_the_same_and_goes_on(ring: Ring) -> None:
     answer(ring.db, range(20))
     first = ring.trainer()
