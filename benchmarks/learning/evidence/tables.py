@@ -24,6 +24,7 @@ HEADLINES = {
     "swimmer-200": "Swimmer",
     "halfcheetah-200-sac": "HalfCheetah, by SAC",
     "ant-400-sac": "Ant, by SAC",
+    "reacher-700": "Reacher",
 }
 # Experiments on labels, and the one on the true reward to compare each with.
 BODIES_PAIRS = {f"{task.lower()}-{counts[0]}": f"{task.lower()}-true" for task, counts in BODIES_LABELS.items()}
