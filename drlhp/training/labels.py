@@ -51,7 +51,7 @@ class LabelSet:
                 self.pairs.pop(label.retracts, None)
             if label.mu is not None:
                 self.add(label)
-                if label.seq in self.pairs and self._teaches(self.pairs[label.seq]):
+                if (pair := self.pairs.get(label.seq)) and self._teaches(pair):
                     self._came_at[label.seq] = time.monotonic()
             self.newest_seq = max(self.newest_seq, label.seq)
         for seq in sorted(self.pairs)[: -self.config.label_buffer]:
@@ -103,7 +103,7 @@ class LabelSet:
 
     @property
     def training(self) -> list[TrainingPair]:
-        """The labels to train on; if a handful teach no member anything, those."""
+        """The labels to train on: those that teach some member, or all if none does."""
         pairs = [pair for pair in self.pairs.values() if self._teaches(pair)]
         return pairs or list(self.pairs.values())
 

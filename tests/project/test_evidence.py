@@ -142,6 +142,24 @@ def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_s
     assert tuned[7].startswith("1.0 [") and tuned[8] == "0.0 to 2.0"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ablation-hopper-no-l2", "bodies"),
+        ("hopper-350-starts", "bodies"),
+        ("walker-true-two-starts", "bodies"),
+        ("ablation-no-l2", "atari"),
+        ("enduro-290", "atari"),
+        ("moving-dot", "atari"),
+        ("hopper-v5-true", "gymnasium"),
+        ("walker-walk-100", "gymnasium"),
+        ("circus-backflip", "circus"),
+    ],
+)
+def test_each_experiment_is_in_the_table_of_its_task(name: str, kind: str) -> None:
+    assert tables.kind_of(name, EXPERIMENTS[name].command[1]) == kind
+
+
 def test_the_moving_dot_is_told_as_a_share_of_what_the_best_player_gets() -> None:
     runs = {seed: run("MovingDotNoFrameskip-v0", 500, 18.0 + seed, tuned_on=False) for seed in range(3)}
     for one in runs.values():

@@ -33,7 +33,8 @@ FEW_LABELS_PAIRS = {
     "halfcheetah-200": "halfcheetah-true",
     **{f"{task.lower()}-{n}-sac": f"{task.lower()}-true-sac" for task, n in OFF_POLICY_BODIES.items()},
 }
-SAME_STARTS_PAIRS = {"walker-700": "walker-true-two-starts"}  # a second comparison, by what has the same starts
+# BODIES_PAIRS compares it with a true reward that starts once; this one starts as often as the labels do.
+SAME_STARTS_PAIRS = {"walker-700": "walker-true-two-starts"}
 ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
 Runs = dict[int, Run]  # of an experiment, by seed
