@@ -61,6 +61,7 @@ class Experiment:
     title: str
     command: tuple[str, ...]
     ordinary: str = ""  # the experiment whose agent plays beside this one's in the final video
+    ablates: str = ""  # the experiment that this one changes, as figure 5 or 6 of the paper does
 
 
 def _quick(million_timesteps: float) -> tuple[str, ...]:
@@ -96,11 +97,11 @@ def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
     return _with_labels(env_id, n, *ALL_LABELS, *asked, *flags)
 
 
-def _ablations(prefix: str, task: str, n_labels: int, original: tuple[str, ...]) -> dict[str, Experiment]:
-    """Returns the ablations of the paper (section 3.3) of an experiment with so many labels."""
+def _ablations(prefix: str, task: str, n_labels: int, original: str, command: tuple[str, ...]) -> dict[str, Experiment]:
+    """Returns the ablations of the paper (section 3.3) of an experiment with so many labels, and its command."""
     flags = {**ABLATIONS, "no-online-queries": ("all labels asked for first", ("--n_initial_prefs", str(n_labels)))}
     return {
-        f"{prefix}-{name}": Experiment(f"{task}, {what}", (*original, *differs))
+        f"{prefix}-{name}": Experiment(f"{task}, {what}", (*command, *differs), ablates=original)
         for name, (what, differs) in flags.items()
     }
 
@@ -139,7 +140,7 @@ def _bodies() -> dict[str, Experiment]:
         found[name] = Experiment(title, (TRUE_REWARD, f"{task}-v1", *differs))
     for name in ("hopper-200", "swimmer-200", "halfcheetah-200-sac"):
         task, labels, *_ = name.split("-")
-        found |= _ablations(f"ablation-{task}", found[name].title, int(labels), found[name].command)
+        found |= _ablations(f"ablation-{task}", found[name].title, int(labels), name, found[name].command)
     hopper = found["hopper-200"]
     for teacher in ("mistake", "equal"):
         title = f"{hopper.title}, of B-Pref's teacher `{teacher}`"
@@ -182,7 +183,7 @@ EXPERIMENTS = {
             f"the moving dot, {n} labels about short clips, in eight rounds before it learns, each trained on 15 times",
             (*_few_labels(n), "--label_passes", "15"),
         )
-        for n in (40, 100)
+        for n in (20, 40, 100, 200)
     },
     **{
         f"moving-dot-{teacher}": Experiment(
@@ -229,9 +230,11 @@ EXPERIMENTS = {
     ),
     "ablation-none": Experiment("Pong, 5,500 labels, to compare the ablations with", ORIGINAL),
     "ablation-no-regularisation": Experiment(
-        "Pong, neither L2 nor dropout nor batch norm", (*ORIGINAL, "--l2", "0", "--dropout", "0", "--no_batchnorm")
+        "Pong, neither L2 nor dropout nor batch norm",
+        (*ORIGINAL, "--l2", "0", "--dropout", "0", "--no_batchnorm"),
+        ablates="ablation-none",
     ),
-    **_ablations("ablation", "Pong", 5500, ORIGINAL),
+    **_ablations("ablation", "Pong", 5500, "ablation-none", ORIGINAL),
     **_bodies(),
     # As many labels and steps as PEBBLE, SURF and QPA have there. One environment needs no process of its own.
     "walker-walk-100": Experiment(

@@ -16,7 +16,7 @@ from benchmarks.learning.evidence.estimates import improvement, interval, iqm
 from benchmarks.learning.evidence.labels_chart import by_task
 from benchmarks.pages import PAGES
 from commands.experiments import EXPERIMENTS, PREFERENCES, TRUE_REWARD
-from commands.report.references import references
+from commands.report.references import ABLATIONS, references
 from drlhp.errors import UserError
 from tests.support import ROOT
 from tests.support.commands import BRIEF_PPO, here
@@ -71,7 +71,7 @@ def made() -> dict[str, str]:
 
 MARKS = (
     *("headlines", "results-atari", "results-bodies", "results-gymnasium", "results-circus"),
-    *("greedy", "pairs-atari", "pairs-bodies", "sums", "superseded", "runs"),
+    *("greedy", "ablations", "pairs-atari", "pairs-bodies", "sums", "superseded", "runs"),
 )
 
 
@@ -145,10 +145,12 @@ def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_s
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("ablation-hopper-no-l2", "bodies"),
+        ("ablation-hopper-no-l2", "ablations"),
         ("hopper-350-starts", "bodies"),
         ("walker-true-two-starts", "bodies"),
-        ("ablation-no-l2", "atari"),
+        ("ablation-no-l2", "ablations"),
+        ("ablation-none", "atari"),
+        ("ablation-many-passes", "atari"),
         ("enduro-290", "atari"),
         ("moving-dot", "atari"),
         ("hopper-v5-true", "gymnasium"),
@@ -158,6 +160,27 @@ def test_a_table_tells_fresh_seeds_from_others_and_reports_what_the_evaluation_s
 )
 def test_each_experiment_is_in_the_table_of_its_task(name: str, kind: str) -> None:
     assert tables.kind_of(name, EXPERIMENTS[name].command[1]) == kind
+
+
+def test_ablations_stand_below_what_they_change_beside_the_papers() -> None:
+    found = {"ablation-hopper-no-l2": {201: run("Hopper-v1", 200, 5.0, tuned_on=False)}}
+    assert cells(tables.ablations_table(found)) == [], "there is nothing to compare it with"
+    found["hopper-200"] = {seed: run("Hopper-v1", 200, 10.0 + seed, tuned_on=seed == 3) for seed in range(4)}
+    found["ablation-no-l2"] = {1: run("PongNoFrameskip-v4", 5500, 20.0, tuned_on=False)}
+    found["ablation-none"] = {1: run("PongNoFrameskip-v4", 5500, 19.0, tuned_on=False)}
+    pong, pong_no_l2, hopper, no_l2 = cells(tables.ablations_table(found))
+    assert hopper[:4] == ["hopper-200", "", "3", "0-2"] and hopper[5:7] == ["11.0 to 13.0", ""]
+    assert no_l2[:5] == ["ablation-hopper-no-l2", "`--l2 0`", "1", "201", "6.0"] and no_l2[6] == "0.00"
+    assert (pong[0], pong_no_l2[0]) == ("ablation-none", "ablation-no-l2") and pong_no_l2[6] == "1.00"
+    assert [row[-1] for row in (hopper, no_l2, pong, pong_no_l2)] == ["4,500", "3,920", "20.8", "20.7"]
+
+
+def test_the_paper_has_every_ablation_of_bodies_and_of_pong() -> None:
+    for name, experiment in EXPERIMENTS.items():
+        if experiment.ablates and name not in ("ablation-no-regularisation", "ablation-no-segments"):
+            assert tables.what_differs(name) in ABLATIONS[experiment.command[1]], name
+            original = EXPERIMENTS[experiment.ablates].command
+            assert experiment.command[: len(original)] == original, f"{name} changes more than it says"
 
 
 def test_the_moving_dot_is_told_as_a_share_of_what_the_best_player_gets() -> None:

@@ -18,13 +18,15 @@ from drlhp.errors import USER_ERRORS, told
 
 
 def pages() -> None:
-    """Writes the tables of results/ into README.md, docs/ and results/README.md, and draws docs/pictures/labels.png."""
-    from benchmarks.learning.evidence.labels_chart import draw_labels  # slow to import
+    """Writes the tables of results/ into README.md, docs/ and results/README.md, and draws the pictures beside them."""
+    from benchmarks.learning.evidence.ablations_chart import draw_ablations  # slow to import
+    from benchmarks.learning.evidence.labels_chart import draw_labels
     from benchmarks.learning.evidence.tables import texts
 
     for mark, text in texts().items():
         write_between(mark, text)
     draw_labels(recorded(), PICTURES / "labels.png")
+    draw_ablations(recorded(), PICTURES / "ablations.png")
 
 
 if __name__ == "__main__":

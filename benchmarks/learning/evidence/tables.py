@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.learning.evidence.estimates import improvement, interval, iqm
 from benchmarks.learning.evidence.runs_table import by_run, table
 from benchmarks.learning.evidence.store import RESULTS, Run, recorded
-from commands.experiments import BODIES_LABELS, OFF_POLICY_BODIES
-from commands.report.references import SUM_OF_A_TRAINING, Reference, references
+from commands.experiments import BODIES_LABELS, EXPERIMENTS, OFF_POLICY_BODIES
+from commands.report.references import ABLATIONS, SUM_OF_A_TRAINING, Reference, references
 from drlhp.runtime.run_files import POLICIES
 
 FEWEST_FOR_A_RATIO = 5  # seeds; with fewer, one seed decides the ratio
@@ -43,13 +43,14 @@ Runs = dict[int, Run]  # of an experiment, by seed
 def texts(results: Path = RESULTS) -> dict[str, str]:
     """Returns every table by the mark of its place in the pages."""
     found = recorded(results)
-    kinds: dict[str, dict[str, Runs]] = {"atari": {}, "bodies": {}, "gymnasium": {}, "circus": {}}
+    kinds: dict[str, dict[str, Runs]] = {"atari": {}, "bodies": {}, "gymnasium": {}, "circus": {}, "ablations": {}}
     for name, runs in found.items():
         env_id = next(iter(runs.values()))["settings"]["env_id"]
         kinds[kind_of(name, env_id)][name] = runs
     return {
         "headlines": headlines(found),
-        **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items()},
+        **{f"results-{kind}": experiments_table(those) for kind, those in kinds.items() if kind != "ablations"},
+        "ablations": ablations_table(found),
         "greedy": greedy_table(found),
         "pairs-atari": pairs_table(found, ATARI_PAIRS),
         "pairs-bodies": pairs_table(found, BODIES_PAIRS, FEW_LABELS_PAIRS, SAME_STARTS_PAIRS),
@@ -60,7 +61,9 @@ def texts(results: Path = RESULTS) -> dict[str, str]:
 
 
 def kind_of(name: str, env_id: str) -> str:
-    """Returns the kind of an experiment's task: atari (with the moving dot), bodies, gymnasium or circus."""
+    """Returns the table of an experiment: ablations, or its task's: atari (with the moving dot), bodies, and so on."""
+    if EXPERIMENTS[name].ablates:
+        return "ablations"
     if name.startswith("circus-"):
         return "circus"
     if env_id in {f"{task}-v1" for task in BODIES_LABELS}:
@@ -93,6 +96,42 @@ def experiments_table(found: dict[str, Runs]) -> str:
             seeds = f"{_seeds(those)}, {'tuned on' if tuned else 'fresh'}"
             rows.append((name, len(those), seeds, *_labels_and_steps(those), *sum(scores, ()), _others(those)))
     return table((*head, "others, after agent steps"), rows)
+
+
+def ablations_of(found: dict[str, Runs]) -> dict[str, dict[str, Runs]]:
+    """Returns the fresh runs of ablations by the experiment that they change, whose own runs are the first."""
+    fresh = {name: dict(by_tuning(runs)).get(False, {}) for name, runs in found.items()}
+    by_original: dict[str, dict[str, Runs]] = {}
+    for name, experiment in EXPERIMENTS.items():
+        if (original := fresh.get(experiment.ablates)) and (runs := fresh.get(name)):
+            by_original.setdefault(experiment.ablates, {experiment.ablates: original})[name] = runs
+    return by_original
+
+
+def ablations_table(found: dict[str, Runs]) -> str:
+    """Returns a table of the ablations that have fresh runs, each below the experiment that it changes."""
+    head = ["experiment", "what differs", "n", "seeds"]
+    for actions in ACTIONS.values():
+        head += [f"{actions} actions: IQM [95 %]", "lowest to highest", "P(better) [95 %]"]
+    rows = []
+    for original, group in ablations_of(found).items():
+        unchanged = EXPERIMENTS[original].command
+        for name, runs in group.items():
+            differs = " ".join(EXPERIMENTS[name].command[len(unchanged) :])
+            cells = [name, f"`{differs}`" if differs else "", len(runs), _seeds(runs)]
+            for policy in POLICIES:
+                scores = values(runs, policy)
+                better = _probability([scores, values(group[original], policy)]) if name != original else ""
+                cells += [*_estimate(scores), better]
+            reached = ABLATIONS[unchanged[1]].get(what_differs(name))
+            rows.append((*cells, "" if reached is None else f"{reached:,g}"))
+    return table((*head, "paper"), rows)
+
+
+def what_differs(name: str) -> str:
+    """Returns what an ablation changes, such as no-l2, whatever its task; "" of other experiments."""
+    task = EXPERIMENTS[name].ablates.partition("-")[0]
+    return name.removeprefix("ablation-").removeprefix(f"{task}-") if task else ""
 
 
 def greedy_table(found: dict[str, Runs]) -> str:
