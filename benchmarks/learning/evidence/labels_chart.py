@@ -53,9 +53,10 @@ def _draw_learner(axes: Any, by_labels: dict[int, list[Run]], *, off_policy: boo
         axes.plot(
             counts, means, "x-" if off_policy else "-", color=colour, linewidth=1, label=f"{actions} actions{name}"
         )
-        for run, n in ((run, n) for n in counts for run in by_labels[n]):
-            filling = "none" if run["tuned_on"] else "full"
-            axes.plot(n, score(run, policy), "o", color=colour, alpha=0.6, markersize=4, fillstyle=filling)
+        for n in counts:
+            for run in by_labels[n]:
+                filling = "none" if run["tuned_on"] else "full"
+                axes.plot(n, score(run, policy), "o", color=colour, alpha=0.6, markersize=4, fillstyle=filling)
 
 
 def by_task(found: dict[str, dict[int, Run]]) -> dict[str, dict[bool, dict[int, list[Run]]]]:
