@@ -145,7 +145,7 @@ def _bodies() -> dict[str, Experiment]:
     for teacher in ("mistake", "equal"):
         title = f"{hopper.title}, of B-Pref's teacher `{teacher}`"
         found[f"hopper-200-{teacher}"] = Experiment(title, (*hopper.command, "--teacher", teacher))
-    for n in (350, 700, 1400):
+    for n in (50, 100, 350, 700, 1400):
         title = f"Hopper, {n:,} labels and all else as in hopper-200"
         found[f"hopper-{n}-starts"] = Experiment(title, _few_of_a_body("Hopper-v1", n, *WITH_FEW_LABELS["Hopper"]))
     for env_id in (
