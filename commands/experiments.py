@@ -41,6 +41,8 @@ WITH_FEW_LABELS = {
     "HalfCheetah": ("--algo", "ppo"),
     "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
+# Labels of bodies whose result is charted against them.
+MORE_COUNTS = {"Hopper": (25, 50, 100, 350, 700, 1400), "Swimmer": (25, 50, 100)}
 OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # labels of the bodies that SAC learns from fewer than PPO
 # What each ablation of figures 5 and 6 changes.
 ABLATIONS = {
@@ -145,9 +147,11 @@ def _bodies() -> dict[str, Experiment]:
     for teacher in ("mistake", "equal"):
         title = f"{hopper.title}, of B-Pref's teacher `{teacher}`"
         found[f"hopper-200-{teacher}"] = Experiment(title, (*hopper.command, "--teacher", teacher))
-    for n in (50, 100, 350, 700, 1400):
-        title = f"Hopper, {n:,} labels and all else as in hopper-200"
-        found[f"hopper-{n}-starts"] = Experiment(title, _few_of_a_body("Hopper-v1", n, *WITH_FEW_LABELS["Hopper"]))
+    for task, counts in MORE_COUNTS.items():
+        for n in counts:
+            title = f"{task}, {n:,} labels and all else as in {task.lower()}-200"
+            command = _few_of_a_body(f"{task}-v1", n, *WITH_FEW_LABELS[task])
+            found[f"{task.lower()}-{n}-starts"] = Experiment(title, command)
     for env_id in (
         *("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5", "Ant-v5"),
         *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
