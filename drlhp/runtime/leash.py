@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of <linux/prctl.h>
+PARENT_ENDS_SECONDS = 1.0  # far more than a system takes to end a process whose pipes it has closed
 # A variable of the environment. With it the children of a run that was killed end at once, without a checkpoint: the
 # run may go on elsewhere by then, in the same folder.
 LEAVE_WITH_PARENT = "DRLHP_LEAVE_WITH_PARENT"
@@ -64,7 +65,15 @@ class OnLeash:
     def __call__(self, *arguments: Any) -> None:
         """Runs the body."""
         end_with_parent()
-        self.body(*arguments)
+        try:
+            self.body(*arguments)
+        except (ConnectionError, EOFError):
+            # A parent that ends closes its pipes a moment before the leash is pulled. Nobody is left to tell of them.
+            parent = multiprocessing.parent_process()
+            if parent is not None:
+                parent.join(PARENT_ENDS_SECONDS)
+            if parent is None or parent.is_alive():
+                raise
 
     def __reduce__(self) -> tuple[Callable[[str, str], OnLeash], tuple[str, str]]:
         return _restored, (self.body.__module__, self.body.__name__)

@@ -131,6 +131,41 @@ def test_processes_on_a_leash_end_with_their_parent_whatever_they_do(tmp_path: P
     until(lambda: not any(alive(pid) for pid in below))
 
 
+@pytest.mark.parametrize("parent_ends", [True, False])
+def test_a_process_on_a_leash_tells_of_a_broken_pipe_unless_its_parent_has_ended(
+    tmp_path: Path, parent_ends: bool
+) -> None:
+    """A parent that is killed closes its pipes before its children are ended; here the latter takes for ever."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import multiprocessing, time\n"
+        "from drlhp.runtime import leash\n"
+        "def body(pipe, theirs):\n"
+        "    leash._prctl(leash.PR_SET_PDEATHSIG, 0)\n"
+        "    leash.end_all = lambda pid: time.sleep(1e6)\n"
+        "    theirs.close()\n"
+        "    pipe.send('ready')\n"
+        "    pipe.recv()\n"
+        "if __name__ == '__main__':\n"
+        "    ours, theirs = multiprocessing.Pipe()\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=leash.OnLeash(body), args=(theirs, ours))\n"
+        "    child.start()\n"
+        "    theirs.close()\n"
+        "    print(ours.recv(), flush=True)\n"
+        "    input()\n"
+        "    ours.close()\n"
+        "    child.join()\n"
+    )
+    environ, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
+        if parent_ends:
+            parent.kill()
+        _, errors = parent.communicate("" if parent_ends else "\n", timeout=DEADLINE)
+    assert (errors == "") if parent_ends else errors.endswith("EOFError\n")
+
+
 @pytest.mark.parametrize("how", ["stop", "kill a2c", "kill main"])
 def test_an_environment_that_hangs_is_told_of_and_nothing_is_left(tmp_path: Path, how: str) -> None:
     file, folder = tmp_path / "pids", tmp_path / "a"
