@@ -41,7 +41,7 @@ WITH_FEW_LABELS = {
     "HalfCheetah": ("--algo", "ppo"),
     "Swimmer": (*STATES_ALONE, *THREE_STARTS),
 }
-# Labels of bodies whose result is charted against them.
+# More numbers of labels, to see by how few a body learns.
 MORE_COUNTS = {"Hopper": (25, 50, 100, 350, 700, 1400), "Swimmer": (25, 50, 100)}
 OFF_POLICY_BODIES = {"HalfCheetah": 200, "Ant": 400}  # labels of the bodies that SAC learns from fewer than PPO
 # What each ablation of figures 5 and 6 changes.
@@ -63,7 +63,7 @@ class Experiment:
     title: str
     command: tuple[str, ...]
     ordinary: str = ""  # the experiment whose agent plays beside this one's in the final video
-    ablates: str = ""  # the experiment that this one changes, as figure 5 or 6 of the paper does
+    ablates: str = ""  # the experiment that this one changes, in one thing, as in figures 5 and 6 of the paper
 
 
 def _quick(million_timesteps: float) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
 
 
 def _ablations(prefix: str, task: str, n_labels: int, original: str, command: tuple[str, ...]) -> dict[str, Experiment]:
-    """Returns the ablations of the paper (section 3.3) of an experiment with so many labels, and its command."""
+    """Returns the paper's ablations (section 3.3) of an experiment, which has this name, command and labels."""
     flags = {**ABLATIONS, "no-online-queries": ("all labels asked for first", ("--n_initial_prefs", str(n_labels)))}
     return {
         f"{prefix}-{name}": Experiment(f"{task}, {what}", (*command, *differs), ablates=original)

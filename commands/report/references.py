@@ -75,7 +75,7 @@ def _walker_walk(*results: tuple[str, float]) -> tuple[Reference, ...]:
 # Christiano et al. 2017, figures 5 (of 700 synthetic labels, mean of 5 runs) and 6 (of 5,500, mean of 3), read off at
 # their end. By environment and by what is changed ("": nothing). Pong's target ends at 41 million timesteps.
 CHANGED = ("", "random-queries", "no-ensemble", "no-l2", "no-online-queries", "target", "no-segments")
-ABLATIONS: dict[str, dict[str, float]] = {
+PAPERS_ABLATIONS: dict[str, dict[str, float]] = {
     "Hopper-v1": dict(zip(CHANGED, (4500, 3970, 3870, 3920, 4040, 1810, 2340), strict=True)),
     "Swimmer-v1": dict(zip(CHANGED, (167, 57, 62, 98, 51, 37, 98), strict=True)),
     "HalfCheetah-v1": dict(zip(CHANGED, (4630, 5400, 3330, 5600, 3950, 1150, 1190), strict=True)),

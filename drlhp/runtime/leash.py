@@ -68,7 +68,7 @@ class OnLeash:
         try:
             self.body(*arguments)
         except (ConnectionError, EOFError):
-            # A parent that ends closes its pipes a moment before the leash is pulled. Nobody is left to tell of them.
+            # A parent that ends closes its pipes a moment before this process is ended. Nobody is left to tell.
             parent = multiprocessing.parent_process()
             if parent is not None:
                 parent.join(PARENT_ENDS_SECONDS)

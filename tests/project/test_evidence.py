@@ -16,7 +16,7 @@ from benchmarks.learning.evidence.estimates import improvement, interval, iqm
 from benchmarks.learning.evidence.labels_chart import by_task
 from benchmarks.pages import PAGES
 from commands.experiments import EXPERIMENTS, PREFERENCES, TRUE_REWARD
-from commands.report.references import ABLATIONS, references
+from commands.report.references import PAPERS_ABLATIONS, references
 from drlhp.errors import UserError
 from tests.support import ROOT
 from tests.support.commands import BRIEF_PPO, here
@@ -178,7 +178,7 @@ def test_ablations_stand_below_what_they_change_beside_the_papers() -> None:
 def test_the_paper_has_every_ablation_of_bodies_and_of_pong() -> None:
     for name, experiment in EXPERIMENTS.items():
         if experiment.ablates and name not in ("ablation-no-regularisation", "ablation-no-segments"):
-            assert tables.what_differs(name) in ABLATIONS[experiment.command[1]], name
+            assert tables.what_differs(name) in PAPERS_ABLATIONS[experiment.command[1]], name
             original = EXPERIMENTS[experiment.ablates].command
             assert experiment.command[: len(original)] == original, f"{name} changes more than it says"
 

@@ -25,8 +25,9 @@ def pages() -> None:
 
     for mark, text in texts().items():
         write_between(mark, text)
-    draw_labels(recorded(), PICTURES / "labels.png")
-    draw_ablations(recorded(), PICTURES / "ablations.png")
+    found = recorded()
+    draw_labels(found, PICTURES / "labels.png")
+    draw_ablations(found, PICTURES / "ablations.png")
 
 
 if __name__ == "__main__":

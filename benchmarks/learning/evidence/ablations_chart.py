@@ -5,25 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.learning.evidence.estimates import iqm
-from benchmarks.learning.evidence.tables import Runs, ablations_of, values, what_differs
+from benchmarks.learning.evidence.tables import Runs, ablations_of, kind_of, values, what_differs
 from commands.experiments import EXPERIMENTS
-from commands.report.references import ABLATIONS
-
-FEWEST = 2  # runs of what is ablated; a single one says too little of the shares
+from commands.report.references import PAPERS_ABLATIONS
 
 
 def draw_ablations(found: dict[str, Runs], path: Path) -> None:
-    """Draws a panel for each body: shares of what the experiment reached that is ablated, of most likely actions.
+    """Draws a panel for each body: what its ablations earned as shares of what the unchanged experiment earned.
 
-    Games have none: a return may be negative, and shares of that tell nothing.
+    By most likely actions. Games have no panel: their returns may be negative, of which shares tell nothing.
     """
     from matplotlib.figure import Figure  # slow to import
 
-    groups = {name: group for name, group in ablations_of(found).items() if len(group[name]) >= FEWEST}
+    every = ablations_of(found)
+    groups = {name: every[name] for name in every if kind_of(name, EXPERIMENTS[name].command[1]) == "bodies"}
     figure = Figure(figsize=(5.5 * len(groups), 4), layout="constrained")
     for axes, (original, group) in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
         env_id = EXPERIMENTS[original].command[1]
-        paper, middle = ABLATIONS[env_id], float(iqm(values(group[original], "deterministic")))
+        paper, middle = PAPERS_ABLATIONS[env_id], float(iqm(values(group[original], "deterministic")))
         for place, (name, runs) in enumerate(group.items()):
             shares = [score / middle for score in values(runs, "deterministic")]
             axes.plot([place] * len(shares), shares, ".", color="C0", alpha=0.6, label="" if place else "a run")

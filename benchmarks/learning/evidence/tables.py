@@ -10,7 +10,7 @@ from benchmarks.learning.evidence.estimates import improvement, interval, iqm
 from benchmarks.learning.evidence.runs_table import by_run, table
 from benchmarks.learning.evidence.store import RESULTS, Run, recorded
 from commands.experiments import BODIES_LABELS, EXPERIMENTS, OFF_POLICY_BODIES
-from commands.report.references import ABLATIONS, SUM_OF_A_TRAINING, Reference, references
+from commands.report.references import PAPERS_ABLATIONS, SUM_OF_A_TRAINING, Reference, references
 from drlhp.runtime.run_files import POLICIES
 
 FEWEST_FOR_A_RATIO = 5  # seeds; with fewer, one seed decides the ratio
@@ -61,7 +61,7 @@ def texts(results: Path = RESULTS) -> dict[str, str]:
 
 
 def kind_of(name: str, env_id: str) -> str:
-    """Returns the table of an experiment: ablations, or its task's: atari (with the moving dot), bodies, and so on."""
+    """Returns which table an experiment is in: ablations, circus, bodies, gymnasium, or atari (with the moving dot)."""
     if EXPERIMENTS[name].ablates:
         return "ablations"
     if name.startswith("circus-"):
@@ -123,7 +123,7 @@ def ablations_table(found: dict[str, Runs]) -> str:
                 scores = values(runs, policy)
                 better = _probability([scores, values(group[original], policy)]) if name != original else ""
                 cells += [*_estimate(scores), better]
-            reached = ABLATIONS[unchanged[1]].get(what_differs(name))
+            reached = PAPERS_ABLATIONS[unchanged[1]].get(what_differs(name))
             rows.append((*cells, "" if reached is None else f"{reached:,g}"))
     return table((*head, "paper"), rows)
 
