@@ -15,7 +15,7 @@ from pathlib import Path
 from a2c.config import Algo
 from benchmarks import ROOT
 from benchmarks.speed.parts import PONG, Reading, reading, scratch_folder
-from commands.experiments import EXPERIMENTS, MOVING_DOT
+from commands.experiments import EXPERIMENTS
 from drlhp.errors import UserError
 from drlhp.runtime.run_files import PROGRESS
 from pref_db import PrefDB
@@ -167,7 +167,7 @@ def demo(million_timesteps: float | None = None) -> Reading:
     """
     flags = ("--million_timesteps", str(million_timesteps)) if million_timesteps else ()
     start = time.perf_counter()
-    with started_run(*MOVING_DOT, *flags) as (process, run_dir):
+    with started_run(*EXPERIMENTS["moving-dot"].command, *flags) as (process, run_dir):
         process.wait()
         took, rows = time.perf_counter() - start, policy_rows(run_dir)
     return reading("demo", took, "s", took, agent_steps=rows[-1].steps, true_reward=rows[-1].episode_return)

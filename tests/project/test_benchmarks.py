@@ -26,6 +26,15 @@ def test_the_emulator_is_measured() -> None:
     assert reading["n_envs"] == 16 and reading["value"] > 0 and reading["seconds"] >= 0.2
 
 
+def test_a_whole_run_is_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.measure", "demo", "--million_timesteps", "0.001"]
+    result = run_captured(command, DEADLINE, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    reading = json.loads(result.stdout.strip().split("\n")[-1])
+    assert (reading["name"], reading["unit"]) == ("demo", "s")
+    assert reading["agent_steps"] >= 1000 and 0 < reading["value"] <= reading["seconds"]
+
+
 @pytest.mark.parametrize(
     "line",
     [("circus", "nowhere", "--beside", "nowhere"), ("evidence", "record", "a", "b"), ("passes", "nowhere")],
