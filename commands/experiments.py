@@ -52,6 +52,7 @@ ABLATIONS = {
     "target": ("the predictor fitted to the clips' true returns", ("--reward_target", "true_return")),
     "no-segments": ("clips of one step; the paper's, on MuJoCo alone", ("--clip_steps", "1")),
 }
+SURE_OF_ITSELF = ("--ent_coef", "0.01")  # the moving dot's policy before its bonus for entropy was raised
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 
@@ -89,7 +90,7 @@ def _few_labels(n: int) -> tuple[str, ...]:
     Clips last a third of a second: the answer about a longer one tells less of each of its moves.
     """
     asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "5")
-    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
+    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS, *SURE_OF_ITSELF)
 
 
 def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
@@ -182,6 +183,7 @@ AS_PEOPLE = (*_quick(5), "--whole_games", "--reward_predictor_uses_actions")
 ORIGINAL = _with_labels(PONG, 5500, *_quick(3))
 EXPERIMENTS = {
     "moving-dot": Experiment("the moving dot, 500 labels", (PREFERENCES, MOVING_DOT, "--synthetic_prefs")),
+    "moving-dot-true": Experiment("the moving dot on the true reward", (TRUE_REWARD, MOVING_DOT)),
     **{
         f"moving-dot-{n}": Experiment(
             f"the moving dot, {n} labels about short clips, in eight rounds before it learns, each trained on 15 times",
@@ -192,7 +194,7 @@ EXPERIMENTS = {
     **{
         f"moving-dot-{teacher}": Experiment(
             f"the moving dot, 500 labels of B-Pref's teacher `{teacher}`",
-            (PREFERENCES, MOVING_DOT, "--teacher", teacher),
+            (PREFERENCES, MOVING_DOT, "--teacher", teacher, *SURE_OF_ITSELF),
         )
         for teacher in ("mistake", "equal")
     },
