@@ -19,7 +19,7 @@ def draw_ablations(found: dict[str, Runs], path: Path) -> None:
 
     every = ablations_of(found)
     groups = {name: every[name] for name in every if kind_of(name, EXPERIMENTS[name].command[1]) == "bodies"}
-    figure = Figure(figsize=(5.5 * len(groups), 4), layout="constrained")
+    figure = Figure(figsize=(5.5 * len(groups), 4.5), layout="constrained")
     for axes, (original, group) in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
         env_id = EXPERIMENTS[original].command[1]
         paper, middle = PAPERS_ABLATIONS[env_id], float(iqm(values(group[original], "deterministic")))
@@ -34,5 +34,6 @@ def draw_ablations(found: dict[str, Runs], path: Path) -> None:
         axes.set_xticks(range(len(names)), names, rotation=30, horizontalalignment="right")
         axes.set(title=env_id, xlabel="what differs", ylabel=f"reward as a share of {original}")
         axes.grid(alpha=0.3, axis="y")
-        axes.legend()
+    # Below, where it hides no run.
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center")
     figure.savefig(path, dpi=100)

@@ -35,7 +35,7 @@ FEW_LABELS_PAIRS = {
 }
 # BODIES_PAIRS compares it with a true reward that starts once; this one starts as often as the labels do.
 SAME_STARTS_PAIRS = {"walker-700": "walker-true-two-starts"}
-ATARI_PAIRS = {"pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
+ATARI_PAIRS = {"moving-dot": "moving-dot-true", "pong-3.3k": "pong-true", "enduro-290": "enduro-290-true"}
 
 Runs = dict[int, Run]  # of an experiment, by seed
 
