@@ -72,8 +72,8 @@ TUNED: dict[str, dict[str, object]] = {
         "eval_episodes": 50,
         "lr": 3e-3,
         "lr_zero_million_timesteps": 0.1,
-        # To stay is right in the centre, where it spends most steps. Without a limit on how sure of that it becomes, to stay
-        # is soon the most likely action far around the centre too.
+        # To stay is right in the centre, where it spends most steps. If it may become very sure of that, to stay is
+        # soon the most likely action far around the centre too.
         "ent_coef": 0.3,
         "gamma": 0.5,  # Each step is rewarded at once, and what could still be won later must not count as much.
         "policy_network": "feature_points",
