@@ -32,7 +32,7 @@ def test_a_whole_run_is_measured() -> None:
     assert result.returncode == 0, result.stderr
     reading = json.loads(result.stdout.strip().split("\n")[-1])
     assert (reading["name"], reading["unit"]) == ("demo", "s")
-    assert reading["agent_steps"] >= 1000 and 0 < reading["value"] <= reading["seconds"]
+    assert reading["agent_steps"] >= 1000 and reading["value"] > 0
 
 
 @pytest.mark.parametrize(
