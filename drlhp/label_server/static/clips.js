@@ -126,7 +126,7 @@ export class Player {
     this.last = now;
     if (this.fresh) {
       this.fresh = false; // this refresh puts frame 0 on screen, the next one shall be frame 1
-      this.time = this.clips ? Math.max(0, 1 / this.fps - 0.001) : 0;
+      this.time = this.clips ? 1 / this.fps : 0; // however soon that one comes, as on a busy machine
       this.wake(0);
       return;
     }
