@@ -72,8 +72,8 @@ TUNED: dict[str, dict[str, object]] = {
         "eval_episodes": 50,
         "lr": 3e-3,
         "lr_zero_million_timesteps": 0.1,
-        # To stay is right in the centre, where it spends most steps. If it may become very sure of that, to stay is
-        # soon the most likely action far around the centre too.
+        # In the centre, where the dot spends most steps, it should stay. Without a large entropy bonus the policy is
+        # soon so sure of this that it prefers to stay far from the centre, too.
         "ent_coef": 0.3,
         "gamma": 0.5,  # Each step is rewarded at once, and what could still be won later must not count as much.
         "policy_network": "feature_points",

@@ -125,8 +125,9 @@ export class Player {
     const passed = document.hidden ? 0 : Math.max(0, Math.min(now - this.last, 250));
     this.last = now;
     if (this.fresh) {
-      this.fresh = false; // this refresh puts frame 0 on screen, the next one shall be frame 1
-      this.time = this.clips ? 1 / this.fps : 0; // however soon that one comes, as on a busy machine
+      // This refresh puts frame 0 on screen. The next one shows frame 1, even if it comes at once (on a busy machine).
+      this.fresh = false;
+      this.time = this.clips ? 1 / this.fps : 0;
       this.wake(0);
       return;
     }
