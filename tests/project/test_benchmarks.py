@@ -33,6 +33,7 @@ def test_a_whole_run_is_measured() -> None:
     reading = json.loads(result.stdout.strip().split("\n")[-1])
     assert (reading["name"], reading["unit"]) == ("demo", "s")
     assert reading["agent_steps"] >= 1000 and reading["value"] > 0
+    assert reading["seconds"] == round(reading["value"], 2)
 
 
 @pytest.mark.parametrize(
