@@ -52,8 +52,6 @@ ABLATIONS = {
     "target": ("the predictor fitted to the clips' true returns", ("--reward_target", "true_return")),
     "no-segments": ("clips of one step; the paper's, on MuJoCo alone", ("--clip_steps", "1")),
 }
-# The moving dot had this entropy bonus by default when the experiments that name it were measured.
-FORMER_ENTROPY_BONUS = ("--ent_coef", "0.01")
 # For few labels about a game in which points are rare: small batches, weights that decay, most steps without a reward.
 RARE_POINTS = ("--n_initial_epochs", "20", "--label_batch_size", "8", "--l2", "1", "--reward_l1", "0.5")
 
@@ -91,7 +89,7 @@ def _few_labels(n: int) -> tuple[str, ...]:
     Clips last a third of a second: the answer about a longer one tells less of each of its moves.
     """
     asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "5")
-    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS, *FORMER_ENTROPY_BONUS)
+    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
 
 
 def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
@@ -195,7 +193,7 @@ EXPERIMENTS = {
     **{
         f"moving-dot-{teacher}": Experiment(
             f"the moving dot, 500 labels of B-Pref's teacher `{teacher}`",
-            (PREFERENCES, MOVING_DOT, "--teacher", teacher, *FORMER_ENTROPY_BONUS),
+            (PREFERENCES, MOVING_DOT, "--teacher", teacher),
         )
         for teacher in ("mistake", "equal")
     },

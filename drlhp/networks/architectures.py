@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -183,9 +184,7 @@ class FeaturePoints(nn.Module):
     n_features = 64
     n_frames = 1  # of the stack, the newest
     n_points = 8
-    # Enlarged, so that two places near each other can mean different things. Else what the moving dot's policy prefers
-    # in the centre, where it mostly is, it prefers around it too, and its most likely actions stop short of it.
-    scale = 4.0
+    scale: Tensor  # ()
 
     def __init__(self, n_members: int = 1) -> None:
         super().__init__()
@@ -193,11 +192,19 @@ class FeaturePoints(nn.Module):
         self.filters = nn.Conv2d(1, self.n_points * n_members, 3, stride=2, padding=1, bias=False)
         self.fc1 = EnsembleLinear(n_members, 2 * self.n_points, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
+        # Positions are enlarged, so that two places near each other can mean different things. Else what the moving
+        # dot's policy prefers in the centre, where it mostly is, it prefers around it too, and its most likely actions
+        # stop short of it; and a predictor needs more than 40 labels to tell the centre from around it.
+        self.register_buffer("scale", torch.tensor(8.0))
 
     def forward(self, pixels: Tensor) -> Tensor:
         # In parts that fit the cache, which is faster.
         points = torch.cat([self._points(part) for part in pixels[:, -1:].split(PICTURES_AT_ONCE)], 1)
         return torch.tanh(self.fc2(torch.tanh(self.fc1(self.scale * points))))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}scale", torch.tensor(4.0))  # older checkpoints do not name theirs
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _points(self, pixels: Tensor) -> Tensor:
         """(B, 1, H, W) -> (members, B, 2 * points): the position of each filter's response, from -1 to 1."""

@@ -137,9 +137,20 @@ def test_feature_points_follow_a_dot_and_see_the_newest_frame_alone() -> None:
     picture[:, -1, 60:62, 20:22] = 255  # row 15 and column 5 of 21
     picture[1, :-1] = 99
     row, column = (2 * 15 / 20 - 1, 2 * 5 / 20 - 1)
-    expected = torch.tanh(torch.tanh(FeaturePoints.scale * torch.tensor([row, column])))
+    expected = torch.tanh(torch.tanh(body.scale * torch.tensor([row, column])))
     for seen in body(picture)[0]:
         torch.testing.assert_close(seen[:2], expected, atol=0.02, rtol=0)
+
+
+def test_feature_points_of_an_older_checkpoint_mean_what_they_meant() -> None:
+    """It names no scale, and its layers were trained on positions enlarged by four."""
+    torch.manual_seed(0)
+    trained, loaded = FeaturePoints(), FeaturePoints()
+    trained.scale.fill_(4)
+    weights = trained.state_dict()
+    del weights["scale"]
+    loaded.load_state_dict(weights)
+    assert torch.equal(loaded(pixels()), trained(pixels()))
 
 
 @pytest.mark.parametrize("side", [84, 83])
