@@ -86,9 +86,9 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 def _few_labels(n: int) -> tuple[str, ...]:
     """Returns the moving dot with so few labels that all are asked for first, and every member learns from each.
 
-    Clips last a third of a second: the answer about a longer one tells less of each of its moves.
+    Clips have two steps: the answer about a longer one tells less of each of its moves.
     """
-    asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "5")
+    asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "2")
     return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
 
 
