@@ -74,7 +74,7 @@ TUNED: dict[str, dict[str, object]] = {
         "lr_zero_million_timesteps": 0.1,
         # In the centre, where the dot spends most steps, it should stay. Without a large entropy bonus the policy is
         # soon so sure of this that it prefers to stay far from the centre, too.
-        "ent_coef": 0.3,
+        "ent_coef": 0.5,
         "gamma": 0.5,  # Each step is rewarded at once, and what could still be won later must not count as much.
         "policy_network": "feature_points",
         "reward_predictor_network": "feature_points",

@@ -75,7 +75,7 @@ DOT_DEFAULTS = {
     "algo": "a2c",
     "lr": 3e-3,
     "lr_zero_million_timesteps": 0.1,
-    "ent_coef": 0.3,
+    "ent_coef": 0.5,
     "gamma": 0.5,
     "ensemble_size": 1,
     "reward_std": 1.0,
