@@ -86,10 +86,11 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 def _few_labels(n: int) -> tuple[str, ...]:
     """Returns the moving dot with so few labels that all are asked for first, and every member learns from each.
 
-    Clips have two steps: the answer about a longer one tells less of each of its moves.
+    Clips have two steps: the answer about a longer one tells less of each of its moves. Three networks, which err less
+    than one, let the policy explore less.
     """
     asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "2")
-    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS)
+    return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS, "--ent_coef", "0.3")
 
 
 def _few_of_a_body(env_id: str, n: int, *flags: str) -> tuple[str, ...]:
