@@ -86,8 +86,8 @@ def _with_labels(env_id: str, n_labels: int, *flags: str) -> tuple[str, ...]:
 def _few_labels(n: int) -> tuple[str, ...]:
     """Returns the moving dot with so few labels that all are asked for first, and every member learns from each.
 
-    Clips have two steps: the answer about a longer one tells less of each of its moves. Three networks, which err less
-    than one, let the policy explore less.
+    Clips have two steps, because the answer about a longer one tells less of each of its moves. The entropy bonus is
+    smaller than the default's, because drawn actions win more so.
     """
     asked = ("--n_initial_prefs", str(n), "--n_initial_rounds", "8", "--clip_steps", "2")
     return _with_labels(MOVING_DOT, n, *asked, "--ensemble_size", "3", *ALL_LABELS, "--ent_coef", "0.3")

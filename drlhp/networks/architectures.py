@@ -192,9 +192,9 @@ class FeaturePoints(nn.Module):
         self.filters = nn.Conv2d(1, self.n_points * n_members, 3, stride=2, padding=1, bias=False)
         self.fc1 = EnsembleLinear(n_members, 2 * self.n_points, 64)
         self.fc2 = EnsembleLinear(n_members, 64, self.n_features)
-        # Positions are enlarged, so that two places near each other can mean different things. Else what the moving
-        # dot's policy prefers in the centre, where it mostly is, it prefers around it too, and its most likely actions
-        # stop short of it; and a predictor needs more than 40 labels to tell the centre from around it.
+        # Positions are enlarged, so that two places near each other can mean different things. Enlarged by 4 instead of
+        # 8, the moving dot was learned less well from 40 labels. Enlarged by 8, its policy needs a larger entropy bonus
+        # (envs/tuned.py): else its most likely actions stop short of the centre.
         self.register_buffer("scale", torch.tensor(8.0))
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class FeaturePoints(nn.Module):
         return torch.tanh(self.fc2(torch.tanh(self.fc1(self.scale * points))))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        state_dict.setdefault(f"{prefix}scale", torch.tensor(4.0))  # older checkpoints do not name theirs
+        state_dict.setdefault(f"{prefix}scale", torch.tensor(4.0))  # older checkpoints name no scale, and had this one
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _points(self, pixels: Tensor) -> Tensor:
