@@ -13,8 +13,6 @@ from pathlib import Path
 from commands.jobs import RUN, Job, is_done
 from drlhp.runtime.machine import n_cores
 
-CORES_PER_RUN = 2
-BYTES_PER_RUN = 4e9  # memory of a run of Pong that holds 3,000 labels
 MEMORY_FREE = Path("/proc/meminfo")
 # The memory limit of a container, in the second and the first version of Linux's control groups.
 MEMORY_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -45,7 +43,7 @@ def _cores(n_runs: int) -> list[set[int]]:
     return [set(cores[i::n_runs]) or set(cores) for i in range(n_runs)]
 
 
-def at_once_by_default(cores_per_run: int = CORES_PER_RUN) -> int:
+def at_once_by_default(cores_per_run: int, bytes_per_run: float) -> int:
     """Returns how many runs the machine's cores and free memory allow."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     if MEMORY_FREE.exists():
@@ -53,7 +51,7 @@ def at_once_by_default(cores_per_run: int = CORES_PER_RUN) -> int:
         memory += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     limits = [path.read_text().strip() for path in MEMORY_LIMITS if path.exists()]
     memory += [int(limit) for limit in limits if limit.isdigit()]  # "max" means no limit
-    return max(1, min(n_cores() // cores_per_run, int(min(memory) // BYTES_PER_RUN)))
+    return max(1, min(n_cores() // cores_per_run, int(min(memory) // bytes_per_run)))
 
 
 def _run(job: Job, places: queue.Queue[set[int]], processes: list[subprocess.Popen[str]]) -> int:

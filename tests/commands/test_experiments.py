@@ -20,7 +20,7 @@ from commands.experiments import EXPERIMENTS, WALKER_WALK, Experiment
 from commands.flags import parse
 from commands.jobs import is_done
 from commands.parallel import at_once_by_default
-from commands.reproduce import ReproduceConfig, reproduce
+from commands.reproduce import Needs, ReproduceConfig, reproduce
 from drlhp.cli import CLOSED, FAILURE
 from drlhp.data.views import draw_with
 from drlhp.errors import UserError
@@ -216,15 +216,22 @@ def test_as_many_runs_at_once_as_cores_and_memory_carry(tmp_path: Path, monkeypa
     monkeypatch.setattr(parallel, "MEMORY_LIMITS", (limit, tmp_path / "nowhere"))
     monkeypatch.setattr(parallel, "n_cores", lambda: 16)
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**7, "SC_PAGE_SIZE": 4096}.__getitem__)  # 41 GB
-    assert at_once_by_default() == 8, "two cores each"
+    assert at_once_by_default(2, 4e9) == 8, "two cores each"
     free.write_text("MemTotal: 40000000 kB\nMemFree: 100 kB\nMemAvailable: 20000000 kB\n")
-    assert at_once_by_default() == 5, "what others hold is not there"
+    assert at_once_by_default(2, 4e9) == 5, "what others hold is not there"
     limit.write_text("max\n")
-    assert at_once_by_default() == 5
+    assert at_once_by_default(2, 4e9) == 5
     limit.write_text("9000000000\n")
-    assert at_once_by_default() == 2, "nor what a container may not have"
+    assert at_once_by_default(2, 4e9) == 2, "nor what a container may not have"
     limit.write_text("1000000\n")
-    assert at_once_by_default() == 1
+    assert at_once_by_default(2, 4e9) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "cores"), [("pong-3.3k", None, 2), ("hopper-200", None, 1), ("hopper-200", 4, 4)]
+)
+def test_runs_on_vectors_get_a_core_each(name: str, given: int | None, cores: int) -> None:
+    assert Needs.of(ReproduceConfig(name, cores_per_run=given)).cores == cores
 
 
 def test_the_end_of_a_run_is_the_step_to_which_it_was_trained(tmp_path: Path) -> None:
