@@ -49,7 +49,8 @@ class ReproduceConfig:
     """`ray` carries the runs out on the Ray cluster that this machine belongs to (or that RAY_ADDRESS names), else on a
     Ray of their own; ray://HOST:10001 on the cluster whose head is HOST."""
     cores_per_run: int | None = None
-    """Processor cores of each run; by default 2 for pictures, and 1 for vectors, which gain little from more."""
+    """Processor cores of each run; by default 2 if the policy sees pictures, else 1, because a second one helps it
+    little."""
     gpus_per_run: float = 0
     """GPUs of each run, with --on; 0.5 lets two runs share one."""
 
@@ -72,11 +73,11 @@ def reproduce(config: ReproduceConfig) -> int:
         return 0
     if config.name not in EXPERIMENTS:
         raise UserError(f"there is no experiment '{config.name}'; {nearest(config.name, list(EXPERIMENTS))}")
-    needs = Needs.of(config)
-    needs.check(config.on)
     for flag, value in (("seeds", config.seeds), ("at_once", config.at_once)):
         if value is not None and value < 1:
             raise UserError(f"--{flag} must be 1 or more, not {value}.")
+    needs = Needs.of(config)
+    needs.check(config.on)
     plan = Plan.make(config.name, config.seeds, Path(config.log_dir), config.grid)
     return _carry_out(plan, config.on, config.at_once, needs)
 
